@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 from textual.app import App, ComposeResult
@@ -108,3 +109,40 @@ async def test_a_line_wider_than_the_panel_is_cut_at_its_edge() -> None:
         line = "a few words and then a " + width * "x"
         column.show([Content(line)])
         assert column.render_line(0).text == line[:width]
+
+
+async def test_a_long_conversation_keeps_no_drawn_lines_and_leaves_no_styles() -> None:
+    async with chatting(answers=[5 * f"{LONG}\n\n"]) as chat:
+        await chat.ask("Go on.")
+        transcript, console = chat.app.transcript, chat.app.console
+        view = Region(0, 0, *transcript.size)
+        drawn, styles = [], []
+        for top in range(0, int(transcript.max_scroll_y), view.height):
+            transcript.scroll_to(y=top, animate=False, immediate=True)
+            for strip in transcript.render_lines(view):
+                strip.render(console)
+            drawn.append(sum(isinstance(one, Strip) for one in gc.get_objects()))
+            styles.append(Strip.render_ansi.cache_info().currsize)
+        assert len(drawn) > 20
+        # Of a drawn line two strips are kept, with the one that Textual derives from it.
+        assert max(drawn) - drawn[0] <= 2 * 5 * view.height
+        assert max(styles) - styles[5] < len(drawn)  # nearly none
+
+
+async def test_a_selection_in_a_scrolled_conversation_is_what_the_mouse_touched() -> None:
+    numbered = "\n".join(f"line {n} of the answer" for n in range(300))
+    async with chatting(size=(80, 24), answers=[numbered]) as chat:
+        await chat.ask("Go on.")
+        transcript = chat.app.transcript
+        transcript.scroll_to(y=120, animate=False, immediate=True)
+        await chat.settle()
+        rows = chat.screen().split("\n")
+        first = next(y for y, row in enumerate(rows) if "line" in row and y > 5)
+        start = rows[first].index("of the")
+        await chat.pilot.mouse_down(offset=(start, first))
+        await chat.pilot.hover(offset=(start + 3, first + 1))
+        await chat.pilot.mouse_up(offset=(start + 3, first + 1))
+        number = int(rows[first].split()[1])
+        upper, lower = str(chat.app.screen.get_selected_text()).split("\n")
+        assert upper == "of the answer"
+        assert lower == f"  line {number + 1} of t"

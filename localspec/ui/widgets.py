@@ -59,7 +59,11 @@ class InputLine(Input):
 
 
 class LineWidget(Widget):
-    """Shows what its `render_line` draws, as it is."""
+    """Shows what its `drawn` draws, as it is."""
+
+    def drawn(self, y: int) -> Strip:
+        """Draw one line."""
+        return self.render_line(y)
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """The lines in `crop`."""
@@ -67,7 +71,7 @@ class LineWidget(Widget):
         filters = self.get_line_filters()
         strips = []
         for y in crop.line_range:
-            strip = self.render_line(y)
+            strip = self.drawn(y)
             for line_filter in filters:
                 strip = strip.apply_filter(line_filter, background)
             strips.append(strip.crop(crop.x, crop.right))

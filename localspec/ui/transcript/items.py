@@ -8,7 +8,6 @@ from itertools import takewhile
 from typing import Any
 
 from textual.content import Content
-from textual.strip import Strip
 
 from localspec import formats
 from localspec.chat.conversation import Message
@@ -72,12 +71,10 @@ class ConversationItem:
 
     Attributes:
         place: which message of the conversation it shows; None for a notice or the welcome.
-        strips: the drawn lines, by line, with their place in the transcript.
     """
 
     def __init__(self, place: MessageVersion | None = None) -> None:
         self.place = place
-        self.strips: dict[int, tuple[int, Strip]] = {}
         self._lines: list[Content] = []
         self._width = 0
         self._parts: Iterator[list[Content]] = iter(())
@@ -97,7 +94,6 @@ class ConversationItem:
         """The lines that are laid out, the empty one below included."""
         if width != self._width:
             self._width = width
-            self.strips.clear()
             self._lines = [Content("")]
             self._begin()
         return self._lines
@@ -108,9 +104,8 @@ class ConversationItem:
         return self._step()
 
     def forget(self) -> None:
-        """Drop all that was laid out and drawn."""
+        """Lay everything out anew."""
         self._width = 0
-        self.strips.clear()
 
     def _begin(self) -> None:
         """Take another width, for which nothing is laid out yet."""
@@ -121,7 +116,6 @@ class ConversationItem:
         part = next(self._parts, None)
         if part is None:
             return False
-        self.strips.pop(len(self._lines) - 1, None)  # a frame may have drawn the empty line
         self._lines[-1:] = [*part, Content("")]
         return True
 
@@ -442,12 +436,10 @@ class Answer(ConversationItem):
                 new += _wrapped(self._footnote, _INDENT, _INDENT, self._width)
             self._end_due = False
         new.append(Content(""))
-        # Most lines of a growing paragraph stay the same: keep their drawn strips.
+        # Most lines of a growing paragraph stay the same: keep the objects, which are drawn once.
         old = self._lines[start:]
         same = sum(1 for _ in takewhile(lambda pair: pair[0].is_same(pair[1]), zip(old, new)))  # noqa: B905
         self._lines[start + same :] = new[same:]
-        for y in [y for y in self.strips if y >= start + same]:
-            del self.strips[y]
         return start + same
 
 

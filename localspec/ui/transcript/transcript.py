@@ -76,6 +76,7 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
         self._goes_on: Timer | None = None  # while not everything is laid out
         self._sought: ConversationItem | None = None  # to scroll to once its place is known
         self._ground = Style()
+        self._strips: dict[int, tuple[Content, Strip]] = {}  # drawn lines in and near the view
         self.auto_links = False
 
     @property
@@ -382,6 +383,7 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
 
     def on_resize(self, event: events.Resize) -> None:
         """Wrap everything anew."""
+        self._strips.clear()
         self._margin = 2 if event.size.width >= 60 else 1
         self._measure(0)
         self.call_after_refresh(self._follow)
@@ -394,33 +396,53 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
     def notify_style_update(self) -> None:
         """Redraw everything in the colours of another theme."""
         super().notify_style_update()
-        for item in self.items:
-            item.strips.clear()
+        self._strips.clear()
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """The lines in `crop`."""
         self._ground = self.visual_style  # worked out once a frame, not once a line
+        self._let_go()
         return super().render_lines(crop)
 
     def render_line(self, y: int) -> Strip:
+        """One line with the places of its characters, by which Textual finds what is selected.
+
+        Not for drawing: Textual keeps 16,384 styles for ever, and a place makes each a new one.
+        """
+        absolute = y + self.scroll_offset.y
+        strip = self.drawn(y)
+        return strip if self._line(absolute) is None else strip.apply_offsets(0, absolute)
+
+    def drawn(self, y: int) -> Strip:
         """Draw one line, or return the kept strip."""
         absolute = y + self.scroll_offset.y
-        index = bisect_right(self._starts, absolute) - 1
-        item = self.items[index] if 0 <= index < len(self.items) else None
-        local = absolute - self._starts[index] if item is not None else 0
-        # A new width holds from `on_resize` on; a frame may come before that.
-        if item is None or local >= len(item.shown):
+        line, selection = self._line(absolute), self.text_selection
+        if line is None:
             return Strip.blank(self.size.width, self._ground.rich_style)
-        selection = self.text_selection
         if selection is not None:
-            return self._draw(item.shown[local], selection.get_span(absolute), absolute)
-        kept = item.strips.get(local)
-        if kept is None or kept[0] != absolute:
+            return self._draw(line, selection.get_span(absolute))
+        kept = self._strips.get(absolute)
+        if kept is None or kept[0] is not line:
             # Return the same strip object each time: Textual caches what it derives from it.
-            kept = item.strips[local] = (absolute, self._draw(item.shown[local], None, absolute))
+            kept = self._strips[absolute] = (line, self._draw(line, None))
         return kept[1]
 
-    def _draw(self, line: Content, selected: tuple[int, int] | None, absolute: int) -> Strip:
+    def _line(self, absolute: int) -> Content | None:
+        """A line of the conversation; None above, below, and where nothing is laid out yet."""
+        index = bisect_right(self._starts, absolute) - 1
+        shown = self.items[index].shown if 0 <= index < len(self.items) else ()
+        local = absolute - self._starts[index] if shown else 0
+        # A new width holds from `on_resize` on; a frame may come before that.
+        return shown[local] if local < len(shown) else None
+
+    def _let_go(self) -> None:
+        """Drop drawn lines far out of sight: each takes 7 kB with what Textual derives from it."""
+        top, view = self.scroll_offset.y, self.size.height
+        if len(self._strips) > 4 * view:
+            near = range(top - view, top + 2 * view)
+            self._strips = {y: kept for y, kept in self._strips.items() if y in near}
+
+    def _draw(self, line: Content, selected: tuple[int, int] | None) -> Strip:
         line = line.pad_left(self._margin)
         if selected is not None:
             start, end = selected
@@ -429,7 +451,7 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
         strips = Visual.to_strips(
             self, line, self.size.width, 1, self._ground, apply_selection=False, pad=True
         )
-        return strips[0].apply_offsets(0, absolute)
+        return strips[0]
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """The selected text as it is wrapped, without the margin."""
