@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 import time
@@ -29,6 +30,7 @@ from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements import draft_worth, measured_costs
 from localspec.loading.model_loader import ModelLoader
+from localspec.pairs.memory.placement import PROGRAM
 from localspec.process import messages as m
 from tests.support import costs, toy
 from tests.support.gguf_models import write_random_llama
@@ -144,7 +146,10 @@ def test_show_says_so(stored: None) -> None:
     known = ["show", str(toy.TARGET), "--draft", str(toy.DRAFT)]
     assert "too big to save time here" not in CliRunner().invoke(cli, known).stdout
     costs.keep_draft(2e-3)
-    assert "too big to save time here" in CliRunner().invoke(cli, known).stdout
+    lines = CliRunner().invoke(cli, known).stdout.splitlines()
+    why = "too big to save time here: the next load leaves it out, with its room (--draft-anyway)"
+    assert lines[2] == f"draft       {why}"
+    assert not [line for line in lines if line.startswith("  draft ")]  # in the plan
 
 
 def test_a_draft_that_is_known_to_save_no_time_leaves_its_room_to_the_target(
@@ -157,6 +162,12 @@ def test_a_draft_that_is_known_to_save_no_time_leaves_its_room_to_the_target(
         with Opened(threads=None, **asked) as opened:
             planned.append(opened.session.pair.loaded.memory_plan_bytes)
     assert planned[0] < planned[1]
+    show = ["show", str(toy.TARGET), "--draft", str(toy.DRAFT), "-c", "512", "--json"]
+    shown = json.loads(CliRunner().invoke(cli, show).stdout)
+    assert shown["plan"]["host_bytes"] == planned[0]
+    assert shown["plan"]["draft"] is None
+    assert shown["left_out"] == "too big to save time here"
+    assert shown["memory"]["needed_bytes"] == planned[1] + PROGRAM  # of the pair, as in lists
 
 
 # --- after the target -----------------------------------------------------------------------

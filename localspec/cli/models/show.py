@@ -22,7 +22,7 @@ from localspec.pairs.names.catalogue import CuratedPair, ListedPair
 from localspec.pairs.names.draft_option import AUTO
 from localspec.pairs.names.reserved_names import STARTER
 from localspec.pairs.report import describe
-from localspec.pairs.report.examine import PairReport, examine
+from localspec.pairs.report.examine import PairReport, examine, with_next_load
 from localspec.safe_text import unbroken
 
 _WITH_WORKERS = "speed       with workers it is not known until the pair is loaded"
@@ -62,10 +62,8 @@ def command(
     from localspec.loading import planning  # noqa: PLC0415 - it needs llama.cpp
 
     notices, rows = planning.greet(rpc), catalogue.rows()
-    free = partial(planning.free_for, rpc)
-    look = partial(examine, n_ctx=ctx_size, free=free, speed_of=ranking.drafted_speed)
     try:
-        found = look(pair, draft, RetryPolicy(), scan=scan)
+        found = _looked(pair, draft, ctx_size, rpc, scan=scan)
     except (HubOffline, HubUnavailable) as error:
         row = next((row for row in rows if row.name == pair.lower()), None)
         if row is None or as_json or draft not in (None, AUTO):
@@ -96,6 +94,20 @@ def command(
         click.echo("\n".join(proposed.lines(ranking.ranked(rows, here), here)))
 
 
+def _looked(
+    pair: str, draft: str | None, n_ctx: int | None, rpc: tuple[str, ...], *, scan: bool
+) -> PairReport:
+    """Examine a pair, and how it would be loaded now; as `examine`."""
+    from localspec.loading import planning  # noqa: PLC0415 - it needs llama.cpp
+    from localspec.loading.measurements import draft_worth  # noqa: PLC0415 - so does this
+
+    free, speed = partial(planning.free_for, rpc), ranking.drafted_speed
+    found = examine(pair, draft, RetryPolicy(), n_ctx=n_ctx, free=free, scan=scan, speed_of=speed)
+    if rpc:  # a load asks once it has measured
+        return found
+    return with_next_load(found, draft_worth.why_left_out, free(), n_ctx)
+
+
 def _curated_lines(entry: CuratedPair, evidence: str) -> list[str]:
     """What the catalogue adds to a report; `evidence` is empty if other drafters were named."""
     others = [f"or          --draft {each.option} ({each.why})" for each in entry.others]
@@ -123,10 +135,7 @@ def _speed(
         or (found.vocabulary is not None and not found.vocabulary.usable)
     ):
         return expected, None
-    from localspec.loading.measurements import (  # noqa: PLC0415 - they need llama.cpp
-        draft_worth,
-        expected_speed,
-    )
+    from localspec.loading.measurements import expected_speed  # noqa: PLC0415 - it needs llama.cpp
 
     exact, cost = expected_speed.exact(found.target.paths[0], plan, rpc)
     if rpc:
@@ -134,10 +143,6 @@ def _speed(
     draft = found.draft.paths[0] if found.draft is not None else None
     profile = expected_speed.expected(found.target.paths[0], draft, plan)
     lines = expected_speed.lines(profile, exact, cost, tune)
-    why = found.draft and draft_worth.why_left_out(found.target, found.draft, plan)
-    if why:
-        left_out = f"{why}: the next load leaves it out, with its room (--draft-anyway)"
-        lines.insert(0, f"draft       {left_out}")
     unmeasured = expected if profile is None else []
     return [*unmeasured, *lines], expected_speed.data(profile, exact, cost)
 

@@ -28,6 +28,8 @@ def lines(report: PairReport) -> list[str]:
     if report.draft is not None:
         found.append(f"{_model_line('draft', report.draft)} ({report.draft_reason})")
         found += [_model_line(_role(each), each) for each in report.besides]
+        if report.left_out:
+            found.append(f"draft       {report.left_out}: {_left_out(report)} (--draft-anyway)")
     else:
         found.append(f"draft       none: {report.draft_reason}")
         if report.candidates:
@@ -39,10 +41,16 @@ def lines(report: PairReport) -> list[str]:
     if report.vocabulary is not None:
         found.append(f"vocabulary  {_vocabulary(report.vocabulary)}")
     found.append(f"memory      {memory_line(report.outlook)}")
-    found += _plan_lines(report.outlook)
+    found += _plan_lines(report.without or report.outlook)
     found.append(f"licence     {licence_line(report)}")
     found += [f"  {line}" for line in candidate_lines(report.candidates)]
     return found
+
+
+def _left_out(report: PairReport) -> str:
+    """What the next load does, and whether the target may have the draft's room."""
+    room = ", with its room" if report.without else ""
+    return f"the next load leaves it out{room}"
 
 
 def draft_lines(report: PairReport, used: str | None, *, lookup: bool) -> list[str]:
@@ -222,7 +230,8 @@ def as_data(report: PairReport) -> dict[str, Any]:
         "besides": [_model_data(each) for each in report.besides],
         "vocabulary": compared and asdict(compared) | {"rule": compared.rule or None},
         "memory": fit_data(report.outlook.fit) | {"n_ctx": report.outlook.n_ctx},
-        "plan": _plan_data(report.outlook),
+        "plan": _plan_data(report.without or report.outlook),
+        "left_out": report.left_out or None,
         "suited_file": report.suited and asdict(report.suited),
         "offered_head": offer_data(report.offer),
         "missing_bytes": report.missing,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from localspec import formats
 from localspec.errors import (
@@ -36,7 +36,7 @@ from localspec.pairs.memory.model_facts import (
     own_head,
 )
 from localspec.pairs.memory.outlook import MemoryOutlook, outlook_for
-from localspec.pairs.memory.placement import SNAPSHOTS
+from localspec.pairs.memory.placement import SNAPSHOTS, MemoryPlan
 from localspec.pairs.names import catalogue, draft_option, resolver
 from localspec.pairs.names.catalogue import CuratedFile, CuratedPair, ListedPair
 from localspec.pairs.names.draft_option import NONE, AllowedDrafters
@@ -63,6 +63,9 @@ TOO_LARGE: Final = f"it is too large: more than {formats.percent(LARGEST_SHARE)}
 # At most this many models of other programs are tried, smallest first, as each header is read.
 MOST_OTHERS: Final = 40
 
+WhyLeftOut: TypeAlias = Callable[[ModelSource, ModelSource, MemoryPlan], str]
+"""Why a load by this plan would leave the draft of a target out; empty if it would not."""
+
 
 @dataclass(frozen=True, slots=True)
 class DraftCandidate:
@@ -88,10 +91,12 @@ class PairReport:
         draft_reason: the source of the draft, or why there is none.
         vocabulary: the comparison, None without a draft.
         candidates: drafts that were tried in addition to the pair's own, if any.
-        outlook: whether it fits, and how it would be loaded now.
+        outlook: whether it fits with its drafters, and how it would be loaded with them.
         besides: further drafters, such as a head in addition to a draft model.
         offer: a head next to a target that has no drafter with a file of its own.
         suited: the file of the target's repository that suits this machine.
+        left_out: why the next load leaves the draft out, as far as that was asked.
+        without: how it goes if that leaves its room to the target; None elsewhere.
     """
 
     name: str
@@ -104,6 +109,8 @@ class PairReport:
     besides: tuple[ModelSource, ...] = ()
     offer: HeadOffer | None = None
     suited: SuitedFile | None = None
+    left_out: str = ""
+    without: MemoryOutlook | None = None
 
     @property
     def drafts(self) -> tuple[ModelSource, ...]:
@@ -214,6 +221,33 @@ def examine(
     report = vocabulary.compare(target.header, first.header) if first else None
     best, besides = suited(target, of_model, ahead.fit, speed_of), tuple(found[1:])
     return PairReport(name, target, first, reason, report, ahead, candidates, besides, offer, best)
+
+
+def with_next_load(
+    report: PairReport,
+    why_left_out: WhyLeftOut,
+    free: FreeMemory,
+    n_ctx: int | None = None,
+) -> PairReport:
+    """`report` with what the next load does about a draft that is here and fits the target.
+
+    The target has the room of its only drafter, as in `loading.load`.
+    """
+    target, draft, compared = report.target, report.draft, report.vocabulary
+    plan = report.outlook.plan
+    if plan is None or draft is None or report.missing or not (compared and compared.usable):
+        return report
+    why = why_left_out(target, draft, plan)
+    if not why or report.besides or own_head(target.header):
+        return replace(report, left_out=why)
+    alone = outlook_for(
+        facts(target.header, target.more_bytes),
+        None,
+        free,
+        n_ctx,
+        lambda: read_speed(target.paths[0]),
+    )
+    return replace(report, left_out=why, without=alone)
 
 
 def _name(meant: Meaning, quant: str | None) -> str:
