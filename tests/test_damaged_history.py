@@ -297,6 +297,36 @@ def test_who_had_a_damaged_file_open_goes_on_in_the_one_that_another_program_sav
         assert len(store.load(record.header.id).tree.path()) == 2
 
 
+def test_a_conversation_whose_file_is_deleted_is_kept_whole_in_a_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "data" / "conversations.db"
+    store_thread = StoreThread(path, lambda error: pytest.fail(str(error)))
+    store_thread.start()
+    record = ConversationRecord(store_thread, PairReference("demo", "demo"))
+    for question in ("before", "afterwards"):
+        record.begin(question, ChatSettings())
+        record.end(Message(Role.ASSISTANT, "an answer", FinishReason.STOP), {})
+        store_thread.ask(lambda store: store.draft("")).result(10)
+        if question == "before":
+            shutil.rmtree(path.parent)
+    assert store_thread.close(10)
+    with closing(Store(path)) as store:
+        kept = store.load(record.header.id).tree.path()
+        assert [node.message.content for node in kept] == [
+            *("before", "an answer"),
+            *("afterwards", "an answer"),
+        ]
+
+
+def test_a_store_that_another_program_rescues_is_not_taken_for_deleted(tmp_path: Path) -> None:
+    path = tmp_path / "conversations.db"
+    with closing(Store(path)) as store:
+        (tmp_path / ".rescue.x").mkdir()
+        path.rename(tmp_path / "aside.db")
+        assert not store.is_elsewhere()
+        (tmp_path / ".rescue.x").rmdir()
+        assert store.is_elsewhere()
+
+
 def test_two_programs_put_one_damaged_file_aside_once(
     damaged: sqlite3.Connection, sound: Sound, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

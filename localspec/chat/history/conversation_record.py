@@ -239,7 +239,11 @@ class ConversationRecord:
         header, leaf = self._header, self.tree.leaf
         # Copy the nodes, since the answer's node changes while the store thread reads.
         frozen = [replace(node) for node in nodes]
-        self._write(lambda store: store.save(header, frozen, leaf), begins=begins, ends=ends)
+        saved = {node.id for node in nodes}
+        earlier = [node for node in self.tree.nodes.values() if node.id not in saved]
+        self._write(
+            lambda store: store.save(header, frozen, leaf, earlier), begins=begins, ends=ends
+        )
 
 
 def _forget(_job: object, **_: object) -> None:

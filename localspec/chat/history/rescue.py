@@ -17,6 +17,7 @@ from localspec.chat.history.schema import migrate
 from localspec.errors import ConversationError
 
 _PATIENCE_S = 60.0
+_SCRATCH = ".rescue."
 _TABLES = ("conversations", "messages", "pieces", "drafts")  # the words are made from these
 # Restore conversations whose own row is lost, and index the words of all messages.
 _COMPLETE = (
@@ -34,6 +35,11 @@ def is_damage(error: Exception) -> bool:
     return isinstance(error, sqlite3.DatabaseError) and code & 0xFF == sqlite3.SQLITE_CORRUPT
 
 
+def is_rescued(path: Path) -> bool:
+    """Whether a program rescues this store now: for a moment there is no file."""
+    return any(path.parent.glob(f"{_SCRATCH}*"))
+
+
 def rescue(path: Path) -> ConversationError | None:
     """Rename a damaged store, and copy what can be read of it to a new file in its place.
 
@@ -43,7 +49,7 @@ def rescue(path: Path) -> ConversationError | None:
     Raises:
         OSError, sqlite3.Error: there is no room, or the file cannot be renamed; it stays.
     """
-    scratch_folder = tempfile.TemporaryDirectory(dir=path.parent, prefix=".rescue.")
+    scratch_folder = tempfile.TemporaryDirectory(dir=path.parent, prefix=_SCRATCH)
     with _alone(path), scratch_folder as scratch:
         if _is_sound(path):
             return None

@@ -29,6 +29,7 @@ from localspec.chat.history.fields import (
     text,
     unpack,
 )
+from localspec.chat.history.rescue import is_rescued
 from localspec.chat.history.schema import back_up, migrate, require_known
 from localspec.chat.history.tree import (
     AnsweredQuestion,
@@ -130,23 +131,34 @@ class Store:
         self._db.close()
 
     def is_elsewhere(self) -> bool:
-        """Whether the path leads to another file, as another program found this one damaged."""
+        """Whether the path leads to another file, or to none.
+
+        Another program found this one damaged, or somebody deleted it.
+        """
         try:
             return not samestat(self._file, self._path.stat())
+        except FileNotFoundError:
+            return not is_rescued(self._path)
         except OSError:
             return False
 
     # Writing
 
     def save(
-        self, header: ConversationHeader, nodes: Iterable[MessageNode], leaf: str | None
+        self,
+        header: ConversationHeader,
+        nodes: Iterable[MessageNode],
+        leaf: str | None,
+        earlier: Iterable[MessageNode] = (),
     ) -> None:
         """Write new or changed nodes of a conversation, and the end of its current path.
 
         The title is written only once, because it may have been changed since. A conversation that
-        was deleted meanwhile is restored.
+        was deleted meanwhile is restored: with the `earlier` nodes, if its file was deleted.
         """
         with self._transaction():
+            if not self._knows(header.id):
+                nodes = (*earlier, *nodes)
             self._db.execute(
                 "INSERT INTO conversations (id, title, created, updated, pair, parameters, leaf)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET"
@@ -312,6 +324,10 @@ class Store:
             self.spoilt.append(f"{what} damaged ({', '.join(sorted(wrong))})")
 
     # Inside
+
+    def _knows(self, conversation: str) -> bool:
+        known = self._db.execute("SELECT 1 FROM conversations WHERE id = ?", (conversation,))
+        return known.fetchone() is not None
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
