@@ -320,6 +320,20 @@ def test_a_killed_chat_leaves_no_process_behind_and_loses_a_round_at_most(
 
 
 @pytest.mark.slow
+def test_a_locale_without_utf8_draws_the_same_screen(tmp_path: Path) -> None:
+    old = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    chat = Terminal(["chat", "toy", "--threads", "1"], tmp_path, environment=old)
+    try:
+        chat.sees("ready")
+        chat.sees("╭──")
+        assert "\\u2" not in chat.text()
+        chat.child.send("\x11")
+        assert chat.ends() == 0
+    finally:
+        chat.child.close(force=True)
+
+
+@pytest.mark.slow
 def test_a_chat_goes_on_where_its_working_folder_is_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

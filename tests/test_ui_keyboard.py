@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 import pytest
@@ -9,7 +10,7 @@ from textual import events
 
 from localspec.ui import launch
 from localspec.ui.chat_app import ChatApp
-from localspec.ui.launch import TerminalText, reading_anything
+from localspec.ui.launch import TerminalText, reading_anything, writing_anything
 from tests.support.inline import inline
 from tests.support.scripted_session import ScriptedSession
 
@@ -95,3 +96,16 @@ def test_an_unforeseen_error_ends_the_app_without_a_traceback_and_is_raised(
     with pytest.raises(ZeroDivisionError, match="of all things"):
         launch.run_app(inline(lambda progress, cancel: session))
     assert "Traceback" not in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize("locale", ["ascii", "latin-1", "utf-8"])
+def test_the_screen_is_written_as_utf8_whatever_the_locale_says(
+    locale: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = io.BytesIO()
+    terminal = io.TextIOWrapper(written, encoding=locale, errors="backslashreplace")
+    monkeypatch.setattr("sys.__stderr__", terminal)
+    with writing_anything():
+        terminal.write("│ é \ud800")
+    assert written.getvalue() == "│ é \\ud800".encode()
+    assert (terminal.encoding, terminal.errors) == (locale, "backslashreplace")

@@ -9,6 +9,7 @@ comes as a line break, too: the terminal then gives whole lines. It is made Ente
 from __future__ import annotations
 
 import gc
+import io
 import os
 import sys
 import threading
@@ -136,7 +137,7 @@ def run_app(
         raise _explained(error) from None
     with leaving(app.exit):
         try:
-            with reading_anything(lambda: app.typed_before):
+            with reading_anything(lambda: app.typed_before), writing_anything():
                 app.run()
         finally:
             app.shut_down()
@@ -258,3 +259,22 @@ def reading_anything(lines: Callable[[], int] = lambda: 0) -> Iterator[None]:
         yield
     finally:
         setattr(linux_driver, _MAKER, usual)
+
+
+@contextmanager
+def writing_anything() -> Iterator[None]:
+    """Let Textual write UTF-8, as it reads it, whatever the locale says.
+
+    A terminal of today takes it, also where a locale of yesterday (``C``, ``en_US``) was inherited:
+    there, Python wrote a backslash and ``u2502`` in place of a line of a frame.
+    """
+    terminal = sys.__stderr__  # on which Textual draws
+    if sys.platform == "win32" or not isinstance(terminal, io.TextIOWrapper):
+        yield
+        return
+    usual, errors = terminal.encoding, terminal.errors
+    terminal.reconfigure(encoding="utf-8", errors=errors)
+    try:
+        yield
+    finally:
+        terminal.reconfigure(encoding=usual, errors=errors)
