@@ -222,7 +222,7 @@ async def test_other_keys_work_and_are_shown_and_problems_are_on_the_screen() ->
         ("line 3: wrong",),
     )
     app = ChatApp(inline(lambda progress, cancel: session), appearance=appearance)
-    async with app.run_test(size=(120, 40)) as pilot:
+    async with app.run_test(size=(120, 60)) as pilot:
         chat = Chat(app, pilot, session)
         await chat.until(lambda: "line 3: wrong" in chat.transcript())
         assert app.theme == "nord"

@@ -87,6 +87,13 @@ def command(
         resume=found.id if found else None,
         appearance=appearance,
     )
+    _say_how_to_go_on(shown)
+
+
+def _say_how_to_go_on(shown: str) -> None:
+    """Name the option that opens this conversation again, if it is the latest."""
+    from localspec.cli import stored_conversations  # noqa: PLC0415
+
     with suppress(ConversationError):
         if shown and stored_conversations.latest().id == shown:
             click.echo("to go on with this conversation: localspec chat --continue", err=True)
