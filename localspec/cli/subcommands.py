@@ -64,7 +64,7 @@ _ENDS = (
     " A pair is loaded as long as its program runs: /unload or /quit in the chat, Ctrl+C or"
     " `kill PID` for serve; localspec ps lists what runs."
 )
-_INSTEAD = {"stop": _ENDS, "unload": _ENDS}  # words of theirs for which there is no command
+_INSTEAD = {"stop": _ENDS, "unload": _ENDS}  # what needs no command here
 
 
 COMPLETES = "_LOCALSPEC_COMPLETE"

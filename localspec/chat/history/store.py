@@ -133,7 +133,7 @@ class Store:
     def is_elsewhere(self) -> bool:
         """Whether the path leads to another file, or to none.
 
-        Another program found this one damaged, or somebody deleted it.
+        Another program found this one damaged, or it was deleted.
         """
         try:
             return not samestat(self._file, self._path.stat())

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -79,7 +80,7 @@ class CallableTool:
         )
 
 
-class ValueRules:
+class ValueRules(ABC):
     """Makes the rules of one tool's arguments in a notation.
 
     Args:
@@ -100,15 +101,15 @@ class ValueRules:
         self._of = of
         self._named: dict[str, str] = {}
 
-    # Overridden by notations
+    # Overridden by notations; `key` and `any_key` only where `members` writes keys
 
+    @abstractmethod
     def text(self) -> str:
         """Any text."""
-        raise NotImplementedError
 
+    @abstractmethod
     def known_text(self, text: str) -> str:
         """One given text."""
-        raise NotImplementedError
 
     def known(self, value: Any) -> str:
         """One given value."""
