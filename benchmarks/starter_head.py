@@ -43,8 +43,8 @@ from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements import published
 from localspec.loading.measurements.tuning import wait_for_calm
-from localspec.train.judging import GAMMA, TOKENS, AcceptedDrafts, judge
 from localspec.train.texts.token_ids import prompt_ids
+from localspec.train.verdict.judging import GAMMA, TOKENS, AcceptedDrafts, judge
 
 KINDS = ("chitchat", "python_algorithms", "tinystories", "facts")
 EACH = 6

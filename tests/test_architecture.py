@@ -123,7 +123,7 @@ WRONG = {  # one for each contract, by the module that it is written into
     "engine.round.verify": "import localspec.chat.session.session as s",
     "ui.chat_app": "from localspec.cli.subcommands import main",
     "cli.subcommands": "from localspec.api import load",
-    "train.judging": "from localspec.process.server import EngineServer",
+    "train.verdict.judging": "from localspec.process.server import EngineServer",
     "serve.counters": "from localspec.bench.result import BenchReport",
     "serve.core.replies": "from localspec.loading import load",
     "process.messages": "from localspec.pairs.hub import cache",

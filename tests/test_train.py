@@ -40,12 +40,12 @@ from localspec.pairs.gguf.header import read_model
 from localspec.train import pipeline, training
 from localspec.train.head import head_files
 from localspec.train.head.shape import candidates
-from localspec.train.pipeline import TrainingListener
 from localspec.train.texts import lessons, prompts
 from localspec.train.texts.answers import AnsweredText
 from localspec.train.texts.lessons import Lesson, Lessons
 from localspec.train.train_request import TrainRequest
 from localspec.train.training_folder import TrainingFolder
+from localspec.train.training_listener import TrainingListener
 from localspec.train.training_result import TrainingResult
 
 from .support.gemma4 import write_gemma4

@@ -41,12 +41,12 @@ from localspec.pairs.gguf.gguf_writer import packed, rewritten, write
 from localspec.pairs.gguf.header import read_model
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.names import resolver
-from localspec.train import head_verdict, pipeline, step_costs
+from localspec.train import pipeline, step_costs
 from localspec.train.estimate import TrainingCosts, estimate, tokens_within
 from localspec.train.head.head_files import NORMS, ModelWeights, beginning, read_head, write_head
 from localspec.train.head.shape import HeadShape, candidates, require_trainable, taps_of
-from localspec.train.pipeline import TrainingListener
 from localspec.train.recording import place, record
+from localspec.train.target import find, target_options
 from localspec.train.texts import answers, prompts, token_ids
 from localspec.train.texts.answers import (
     LONGEST,
@@ -60,6 +60,8 @@ from localspec.train.texts.answers import (
 from localspec.train.texts.lessons import ROWS, Lessons, batches
 from localspec.train.train_request import TrainRequest
 from localspec.train.training_folder import TrainingChoices, TrainingFolder, TrainingTerms
+from localspec.train.training_listener import TrainingListener
+from localspec.train.verdict import check_head, head_verdict
 
 from .support import toy
 from .support.gemma4 import write_gemma4
@@ -410,7 +412,7 @@ def test_what_it_takes_and_brings_is_told(toy_target: Path) -> None:
 
 @contextmanager
 def loaded(target: Path) -> Iterator[Session]:
-    options = pipeline.target_options(read_model(target), "lookup", 1)
+    options = target_options(read_model(target), "lookup", 1)
     session = load_session(options, progress=lambda *_: None, cancel=Cancel())
     try:
         yield session
@@ -434,7 +436,7 @@ def test_a_head_is_as_large_on_a_busy_machine(
     with loaded(target) as session:
         shape, found = step_costs.chosen_shape(
             session,
-            pipeline.target_options(read_model(target), "lookup", 1),
+            target_options(read_model(target), "lookup", 1),
             read_model(target),
             shapes,
             probe=tmp_path / "probe.gguf",
@@ -449,7 +451,7 @@ def run_of(target: Path, listener: TrainingListener, **asked: object) -> pipelin
     request = TrainRequest(pair=str(target), threads=1, **asked)  # type: ignore[arg-type]
     few = prompts.gather((), ())
     few = replace(few, learnt=few.learnt[:20], held_out=few.held_out[:2])
-    return pipeline._TrainingRun(request, listener, pipeline.find(str(target), scan=False), few)
+    return pipeline._TrainingRun(request, listener, find(str(target), scan=False), few)
 
 
 def test_a_head_says_what_the_one_that_it_goes_on_with_had_learnt(tmp_path: Path) -> None:
@@ -887,7 +889,7 @@ def test_a_head_for_another_file_is_told_with_what_was_measured(
     few = prompts.gather((), ())
     few = replace(few, held_out=few.held_out[:2])
     monkeypatch.setattr(head_verdict, "gather", lambda *_: few)
-    lines = pipeline.check(str(other), head.paths[0], quiet(), scan=False, threads=1)
+    lines = check_head.check(str(other), head.paths[0], quiet(), scan=False, threads=1)
     assert lines[0].startswith("accepted ")
     assert "another file (t.gguf)" in lines[1]
     (said,) = trained_heads.notices(head, read_model(other))

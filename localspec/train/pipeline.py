@@ -1,12 +1,12 @@
-"""A whole training: find the target, estimate, write answers, learn, judge, record."""
+"""A whole training: estimate, write answers, learn, judge, record."""
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -14,23 +14,17 @@ from typing import Final
 from localspec import formats, machine
 from localspec.chat.conversation import Message
 from localspec.chat.session.session import Session
-from localspec.engine.cancel import Cancel
 from localspec.engine.llama import default_threads
 from localspec.engine.llama.taps import Taps
 from localspec.errors import LocalspecError, OutOfMemory, UsageError
 from localspec.loading.load import load_session
-from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements.head_promise import SHARE, USUAL_TOKENS
 from localspec.loading.measurements.tuning import wait_for_calm
-from localspec.loading.model_loader import Progress
 from localspec.pairs.disk import folders, trained_heads, trainings
 from localspec.pairs.disk.fingerprint import fingerprint
-from localspec.pairs.gguf import head_checks, usable
+from localspec.pairs.gguf import head_checks
 from localspec.pairs.gguf.gguf_writer import MetaValue, rewritten
 from localspec.pairs.gguf.header import ModelFiles, read_model
-from localspec.pairs.names import resolver
-from localspec.pairs.names.draft_option import NONE
-from localspec.train import head_verdict
 from localspec.train.estimate import TEXTS, Estimate, TrainingCosts, estimate, tokens_within
 from localspec.train.head.head_files import (
     ModelWeights,
@@ -40,10 +34,11 @@ from localspec.train.head.head_files import (
     sizes_of,
     write_head,
 )
-from localspec.train.head.shape import HeadShape, candidates, require_trainable
+from localspec.train.head.shape import HeadShape, candidates
 from localspec.train.keep_awake import kept_awake
 from localspec.train.recording import place, record
-from localspec.train.step_costs import CONTEXT, chosen_shape, costs
+from localspec.train.step_costs import chosen_shape, costs
+from localspec.train.target import find, target_options
 from localspec.train.texts import token_ids
 from localspec.train.texts.answers import (
     LONGEST,
@@ -62,26 +57,11 @@ from localspec.train.training_folder import (
     TrainingTerms,
     require_disk,
 )
-from localspec.train.training_result import Say, TrainingResult
+from localspec.train.training_listener import TrainingListener
+from localspec.train.training_result import TrainingResult
+from localspec.train.verdict import head_verdict
 
 _STORE: Final = "conversations.db"
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingListener:
-    """Receives reports of a training, and can stop it.
-
-    Attributes:
-        tell: receives sentences for the user.
-        progress: receives each step and its share done.
-        cancel: stops the training, which can be resumed later.
-        between: called before every step of the training.
-    """
-
-    tell: Say
-    progress: Progress
-    cancel: Cancel
-    between: Callable[[], None] = lambda: None
 
 
 def train(request: TrainRequest, listener: TrainingListener) -> TrainingResult:
@@ -106,22 +86,6 @@ def train(request: TrainRequest, listener: TrainingListener) -> TrainingResult:
         if not awake:
             listener.tell("nothing keeps this machine awake: while it sleeps, the training waits")
         return _TrainingRun(request, listener, target, prompts).whole()
-
-
-def find(pair: str, *, scan: bool) -> tuple[str, ModelFiles]:
-    """Find a target, and check by its header that a head can be trained for it.
-
-    Returns:
-        Its name and its files.
-
-    Raises:
-        LocalspecError: the model does not exist, or no head can be trained for it.
-    """
-    resolved = resolver.resolve(pair, NONE, scan=scan)
-    files = read_model(resolved.target)
-    require_trainable(files.header, resolved.target.name)
-    usable.require_usable(files.header, str(resolved.target))
-    return resolved.name, files
 
 
 def _require_torch() -> None:
@@ -160,14 +124,6 @@ def _history() -> list[list[Message]]:
             "Leave --from-history out: localspec has prompts to train on.",
         )
     return found
-
-
-def target_options(files: ModelFiles, draft: str, threads: int | None = None) -> LoadRequest:
-    """The request to load a target for measuring and judging."""
-    path = str(files.paths[0])
-    return LoadRequest(
-        pair=path, draft=draft, ctx_size=CONTEXT, gamma=0, threads=threads, past=False
-    )
 
 
 class _TrainingRun:
@@ -470,36 +426,3 @@ class _TrainingRun:
         name = record(self.target.paths, out)
         self.work.leave()
         return TrainingResult(head=out, name=name, found=found)
-
-
-def check(
-    pair: str, path: Path, listener: TrainingListener, *, scan: bool, threads: int | None = None
-) -> list[str]:
-    """Measure a head with a target, and compare with the file it was made for.
-
-    From then on this acceptance decides whether the head is loaded for the target.
-
-    Raises:
-        LocalspecError: they do not fit together.
-        OSError: the acceptance cannot be stored.
-        Cancelled: it was stopped.
-    """
-    _, target = find(pair, scan=scan)
-    head = read_model(path)
-    options = target_options(target, str(path), threads)
-    with closing(
-        load_session(options, progress=listener.progress, cancel=listener.cancel)
-    ) as session:
-        listener.progress("Judging the head", None)
-        common = session.pair.target.model.end or 0
-        found = head_verdict.accepted_of(session, common, listener.cancel)
-    first, every = formats.percent(found.first), formats.percent(found.all)
-    lines = [f"accepted    {first} of first tokens, {every} of all, greedily"]
-    trained_heads.remember(head, target, found.first)
-    made = trained_heads.made_for(head.header)
-    if made is None or made.hash == fingerprint(target.paths):
-        return lines
-    more = (
-        "" if made.accepted is None else f": {trained_heads.difference(made.accepted, found.first)}"
-    )
-    return [*lines, f"made for    another file ({made.name}){more}"]

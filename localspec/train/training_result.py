@@ -1,17 +1,12 @@
-"""What a training reports, while it runs and at its end."""
+"""What a training reports at its end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
 from localspec import formats
-from localspec.train.head_verdict import HeadVerdict
-
-Say: TypeAlias = Callable[[str], None]
-"""Receives a sentence that stays on the screen."""
+from localspec.train.verdict.head_verdict import HeadVerdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from localspec.cli import main
-from localspec.train import head_verdict, pipeline
+from localspec.train import pipeline
 from localspec.train.texts import answers, prompts
+from localspec.train.verdict import head_verdict
 
 
 def shrink(patch: pytest.MonkeyPatch) -> None:

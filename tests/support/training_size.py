@@ -18,10 +18,11 @@ from localspec import machine
 from localspec.engine.cancel import Cancel
 from localspec.pairs.disk import starter
 from localspec.pairs.disk.folders import cache_folder, data_folder
-from localspec.train import head_verdict, judging, pipeline, step_costs
-from localspec.train.pipeline import TrainingListener
+from localspec.train import pipeline, step_costs
 from localspec.train.texts import answers, prompts
 from localspec.train.train_request import TrainRequest
+from localspec.train.training_listener import TrainingListener
+from localspec.train.verdict import head_verdict, judging
 from tests.support.small_training import shrink
 
 HEAD = Path(__file__).parents[2] / "models" / starter.HEAD

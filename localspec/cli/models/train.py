@@ -85,7 +85,9 @@ def command(pair: str | None, target: str | None, head: Path | None, **given: An
     if given["resume"] and given["anew"]:
         raise UsageError("--resume goes on with a training, --anew forgets it", "Give one of them.")
     from localspec.engine.cancel import Cancel  # noqa: PLC0415 - not for `train --help`
-    from localspec.train.pipeline import TrainingListener, check, train  # noqa: PLC0415
+    from localspec.train.pipeline import train  # noqa: PLC0415
+    from localspec.train.training_listener import TrainingListener  # noqa: PLC0415
+    from localspec.train.verdict.check_head import check  # noqa: PLC0415
 
     line, cancel = ProgressLine(), Cancel()
     listener = TrainingListener(partial(_tell, line), partial(_show, line), cancel)

@@ -17,9 +17,9 @@ from localspec.formats import percent
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.model_loader import Progress
-from localspec.train.judging import AcceptedDrafts, judge
 from localspec.train.texts import token_ids
 from localspec.train.texts.prompts import gather
+from localspec.train.verdict.judging import AcceptedDrafts, judge
 
 BETTER: Final = 0.02
 """The share of accepted first tokens must exceed the control's by this much."""
