@@ -17,6 +17,7 @@ from localspec.train.head.head_files import NORMS, OUTPUT, Tensors
 from localspec.train.head.shape import HeadShape
 
 _PROJECTIONS = ("attn_q", "attn_k", "attn_v")
+_BLOCK = 128  # rows of a product with the output matrix: see `lessons._padded`
 
 
 class HeadNetwork(nn.Module):
@@ -74,7 +75,9 @@ class HeadNetwork(nn.Module):
 
     def scores(self, rows: Tensor) -> Tensor:
         """Logits of the ids that the head can draft, `(n, drafted)`, from `(n, width)`."""
-        return functional.linear(rows, self.output)
+        n = rows.shape[-2]
+        padded = functional.pad(rows, (0, 0, 0, -n % _BLOCK))
+        return functional.linear(padded, self.output)[..., :n, :]
 
     def _step(
         self,

@@ -20,6 +20,8 @@ ROWS: Final = 1024
 POOL: Final = 64
 """Texts that are sorted by length together, to need less padding: no step has more."""
 
+_BLOCK: Final = 64  # rows: lengths of texts are multiples, so that few shapes of arrays occur
+
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
@@ -58,15 +60,24 @@ def batches(samples: Sequence[AnsweredText], turn: int) -> list[list[AnsweredTex
 
 
 def _packed(samples: Sequence[AnsweredText]) -> Iterator[list[AnsweredText]]:
-    """Fill batches with as many texts as fit, each padded to the longest."""
+    """Fill batches with as many texts as fit, each padded to the same length."""
     batch: list[AnsweredText] = []
     for one in samples:
-        if batch and (len(batch) + 1) * len(one.ids) > ROWS:
+        if batch and (len(batch) + 1) * _padded(one) > ROWS:
             yield batch
             batch = []
         batch.append(one)
     if batch:
         yield batch
+
+
+def _padded(sample: AnsweredText) -> int:
+    """Rows of a text with its padding.
+
+    torch keeps a compiled product for each shape that it has seen, several megabytes of weights
+    with it. If every length were allowed, they would fill gigabytes.
+    """
+    return -(-len(sample.ids) // _BLOCK) * _BLOCK
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +106,7 @@ class Lessons:
         ]
         logits = self.taps.decode(rows)
         read = np.concatenate(self.taps.states(len(rows)), axis=1)
-        length = max(len(one.ids) for one in batch)
+        length = max(map(_padded, batch))
         states = np.zeros((len(batch), length, read.shape[1]), np.float32)
         following = np.zeros((len(batch), length), np.int64)
         at = 0
