@@ -34,6 +34,7 @@ from localspec.cli.shell_completion import install
 from localspec.engine.llama import Model
 from localspec.engine.llama.grammar import check_grammar
 from localspec.engine.llama.library import library_folder
+from localspec.engine.scratch import nameless_file
 from localspec.errors import AccessDenied, LocalspecError, UsageError, in_words, of_system
 from localspec.loading.load_request import LoadRequest
 from localspec.pairs.disk import folders
@@ -42,7 +43,6 @@ from localspec.pairs.names import references
 from localspec.pairs.names.references import Reference
 from localspec.process import messages as m
 from localspec.process import spawning
-from localspec.scratch import nameless_file
 from localspec.serve.core.requests import parsed
 from localspec.serve.http_server import listening
 from localspec.serve.protocols.text_completions import CompletionRequest

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from contextlib import contextmanager, suppress
 
-from localspec.scratch import nameless_file
+from localspec.engine.scratch import nameless_file
 
 TYPE_CHECKING = False  # the real one would cost an import before the process is there
 if TYPE_CHECKING:

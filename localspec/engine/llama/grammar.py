@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from localspec.engine.llama import Model
 from localspec.engine.llama.library import lib
 from localspec.engine.llama.log import NO_REASON, start_backend
+from localspec.engine.scratch import nameless_file
 from localspec.errors import EngineError, UsageError
-from localspec.scratch import nameless_file
 
 ROOT = b"root"
 _MANY = 512  # from this many ids on, filtering by first byte is faster
