@@ -39,6 +39,7 @@ from pathlib import Path
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 from localspec.chat.figures.figures import gamma_words
+from localspec.drafter_names import DRAFT
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.cross_vocabulary import VocabularyMap
 from localspec.engine.drafters.cross_vocabulary_drafter import CrossVocabularyDrafter
@@ -50,7 +51,7 @@ from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.profile import DRAFT_BUDGET, TARGET_BUDGET, measure_by_context
 from localspec.engine.length.stopping import Plan, Situation
 from localspec.engine.llama import Context, ContextOptions, Model, machine
-from localspec.engine.record.stats import DRAFT, GenerationStats, Round
+from localspec.engine.record.stats import GenerationStats, Round
 from localspec.engine.round.generate import Engine
 from localspec.engine.round.generate_settings import GenerateSettings
 from localspec.engine.round.params import default_accept

@@ -42,10 +42,11 @@ from simulator import (
     steady,
 )
 
+from localspec.drafter_names import DRAFT
 from localspec.engine.length.cost import Costs, Points
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.length.stopping import Plan, Situation
-from localspec.engine.record.stats import DRAFT, Round
+from localspec.engine.record.stats import Round
 
 ANSWERS, TOKENS, FIRST = 8, 150, 2
 ACCEPTANCES = (0.5, 0.7, 0.9)

@@ -27,9 +27,9 @@ from simulator import (
     steady,
 )
 
+from localspec.drafter_names import DRAFT, EAGLE3
 from localspec.engine.length.cost import Costs, Points
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
-from localspec.engine.record.stats import DRAFT, EAGLE3
 
 ACCEPTANCES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 SWITCHING = ((0.35, 0.9), (0.5, 0.85), (0.3, 0.7), (0.6, 0.95))

@@ -25,10 +25,10 @@ from benchmarks.real_record import lines
 from benchmarks.several import Answer, Prices, speed
 from localspec.bench.sharing.shared_file import read_shared
 from localspec.bench.sharing.shared_report import SharedGain, SharedReport
+from localspec.drafter_names import MTP
 from localspec.engine.length.cost import Curve, Points
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.length.stopping import gamma_for
-from localspec.engine.record.stats import MTP
 from localspec.errors import LocalspecError
 from localspec.loading.measurements import published
 from localspec.loading.measurements.published import PublishedCurve

@@ -35,10 +35,10 @@ from localspec.bench.report_files import put
 from localspec.bench.result import OFF, BenchReport, BenchRun
 from localspec.chat.conversation import Message, Role
 from localspec.chat.session.session import Session
+from localspec.drafter_names import DRAFT
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.llama import machine
-from localspec.engine.record.stats import DRAFT
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements.tuning import wait_for_calm

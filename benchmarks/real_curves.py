@@ -23,9 +23,9 @@ from benchmarks.real_draft import looks
 from benchmarks.real_lookup import CURVES, answers
 from benchmarks.real_prompts import KINDS
 from benchmarks.several import Always, Answer, Clock, Prices, rounds
+from localspec.drafter_names import DRAFT, LOOKUP
 from localspec.engine.length.cost import Points
 from localspec.engine.length.gamma import AutoGamma, GammaPolicy
-from localspec.engine.record.stats import DRAFT, LOOKUP
 from localspec.loading.measurements import published
 
 DATA = Path(__file__).parent / "data"

@@ -30,9 +30,9 @@ from benchmarks.real_curves import DATA, curves
 from benchmarks.real_lookup import EndsKnown, places
 from benchmarks.real_record import lines
 from benchmarks.several import Answer, Oracle, Prices, speed
+from localspec.drafter_names import LOOKUP
 from localspec.engine.length.cost import Points
 from localspec.engine.length.gamma import AutoGamma, GammaPolicy
-from localspec.engine.record.stats import LOOKUP
 
 COPYING = ("edit", "fix", "quote", "convert", "repeat")  # the toy's kinds too
 _WEIGHT = 5  # of the coarser chance, in tokens of the finer one

@@ -18,11 +18,11 @@ from statistics import fmean
 from benchmarks.real_prompts import COPYING, KINDS
 from benchmarks.real_record import lines
 from benchmarks.several import Always, Answer, Copies, Place, Prices, speed
+from localspec.drafter_names import LOOKUP
 from localspec.engine.drafters.lookup import LONGEST, Lookup
 from localspec.engine.drafters.past_texts import Past
 from localspec.engine.length.cost import Curve, Points
 from localspec.engine.length.gamma import AutoGamma
-from localspec.engine.record.stats import LOOKUP
 
 CURVES: Mapping[str, Points] = {
     "EPYC, 1.5B Q4_K_M": {1: 1, 2: 1.8, 4: 3.0, 8: 7.0, 16: 8.1, 64: 24.0},

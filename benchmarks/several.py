@@ -18,11 +18,12 @@ from itertools import takewhile
 from pathlib import Path
 from statistics import fmean
 
+from localspec.drafter_names import LOOKUP
 from localspec.engine.drafters.steps import Excerpt
 from localspec.engine.length.cost import Costs, Curve, Points
 from localspec.engine.length.gamma import LONGEST, FixedGamma, GammaPolicy
 from localspec.engine.length.stopping import BASELINE, Plan, Situation
-from localspec.engine.record.stats import LOOKUP, Round
+from localspec.engine.record.stats import Round
 
 RECORDED = Path(__file__).parents[1] / "tests/data/drafters_rounds.json"
 COPYING = ("edit", "fix", "quote", "repeat")

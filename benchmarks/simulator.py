@@ -18,10 +18,11 @@ from functools import cache
 from pathlib import Path
 from typing import Protocol
 
+from localspec.drafter_names import DRAFT
 from localspec.engine.length.cost import Curve, Points, SameSizeRun
 from localspec.engine.length.gamma import LONGEST, GammaPolicy
 from localspec.engine.length.stopping import BASELINE, Plan, Situation
-from localspec.engine.record.stats import DRAFT, Round
+from localspec.engine.record.stats import Round
 
 RECORDED = Path(__file__).parents[1] / "tests/data/gamma_rounds.json"
 CURVES: Mapping[str, Points] = {

@@ -19,12 +19,12 @@ from contextlib import ExitStack, closing
 from gamma_compare import KINDS, TEMPERATURES, Lane, interval, race
 from gamma_disturbed import Tables, Wrong, all_but_one, all_points, right
 
+from localspec.drafter_names import DRAFT
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.length.profile import DRAFT_BUDGET, TARGET_BUDGET, measure_by_context
 from localspec.engine.llama import Context, ContextOptions, machine
-from localspec.engine.record.stats import DRAFT
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
 

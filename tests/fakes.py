@@ -16,10 +16,11 @@ from localspec.chat.prompt.renderer import RenderBudget, TemplateRenderer
 from localspec.chat.session.pair import LoadedPair, LoadRecord
 from localspec.chat.session.session import Session
 from localspec.chat.settings import ChatSettings
+from localspec.drafter_names import DRAFT
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.stopping import Situation
 from localspec.engine.llama import Model
-from localspec.engine.record.stats import DRAFT, FinishReason, Prefill, Round
+from localspec.engine.record.stats import FinishReason, Prefill, Round
 from localspec.engine.round.prompt_steps import PromptSteps
 from localspec.errors import Cancelled
 

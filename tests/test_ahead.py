@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from localspec.drafter_names import DRAFT
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.ahead import Ahead
 from localspec.engine.drafters.lookup import Lookup
@@ -25,7 +26,7 @@ from localspec.engine.length.neighbours import Neighbours
 from localspec.engine.length.stopping import Plan, Situation
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.record.explanation import RoundExplanation
-from localspec.engine.record.stats import DRAFT, FinishReason, Round
+from localspec.engine.record.stats import FinishReason, Round
 from localspec.engine.round.generate import Engine
 from localspec.engine.round.generate_settings import GenerateSettings
 from localspec.engine.round.params import Accept, SamplingParams

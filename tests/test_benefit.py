@@ -10,8 +10,8 @@ import pytest
 
 from localspec.chat.figures.benefit import baseline_speed, benefit, of_two, ratio, summary
 from localspec.chat.figures.figures import Figures, Meter
+from localspec.drafter_names import LOOKUP
 from localspec.engine.record.stats import (
-    LOOKUP,
     DrafterStats,
     FinishReason,
     GammaNote,

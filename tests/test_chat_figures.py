@@ -16,10 +16,11 @@ from localspec.chat.figures.benefit import baseline_speed
 from localspec.chat.figures.figures import Meter
 from localspec.chat.session.drafting import Drafting
 from localspec.chat.settings import ChatSettings, Gamma
+from localspec.drafter_names import DRAFT
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.length.stopping import Situation
-from localspec.engine.record.stats import DRAFT, GammaNote, GammaReason, Prefill, Speedup
+from localspec.engine.record.stats import GammaNote, GammaReason, Prefill, Speedup
 from tests.fakes import round_of, rounds_of
 
 

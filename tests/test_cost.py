@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from localspec.drafter_names import DRAFT
 from localspec.engine.length.cost import Costs, Curve, ModelCosts, SameSizeRun, credible
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.length.neighbours import Neighbours
@@ -23,7 +24,7 @@ from localspec.engine.length.profile import (
     measure_by_context,
 )
 from localspec.engine.length.stopping import Plan, Situation
-from localspec.engine.record.stats import DRAFT, FinishReason, Round
+from localspec.engine.record.stats import FinishReason, Round
 from localspec.errors import Cancelled
 
 from .fakes import round_of

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from localspec.drafter_names import CROSS_VOCABULARY
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.cross_vocabulary import Spelling, VocabularyMap
 from localspec.engine.drafters.cross_vocabulary_drafter import CrossVocabularyDrafter
@@ -18,7 +19,7 @@ from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.record.explain_again import explain_again
-from localspec.engine.record.stats import CROSS_VOCABULARY, Round
+from localspec.engine.record.stats import Round
 from localspec.engine.round.acceptance import Accept
 from localspec.engine.round.generate import Engine
 

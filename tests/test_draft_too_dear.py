@@ -19,11 +19,12 @@ from click.testing import CliRunner
 from localspec.chat.events import RoundText
 from localspec.chat.session.session import Session
 from localspec.cli.subcommands import cli
+from localspec.drafter_names import DFLASH, DRAFT, EAGLE3
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Costs, Points
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.length.profile import Profile
-from localspec.engine.record.stats import DFLASH, DRAFT, EAGLE3, FinishReason
+from localspec.engine.record.stats import FinishReason
 from localspec.errors import Cancelled, ModelLoadError
 from localspec.loading import draft_models, model_loader
 from localspec.loading.load import load_session

@@ -15,6 +15,7 @@ import pytest
 
 from localspec.bench.prompt_sets import drafters_of
 from localspec.chat.events import Origin
+from localspec.drafter_names import DRAFT, LOOKUP
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.lookup import Lookup
 from localspec.engine.drafters.model_drafter import ModelDrafter
@@ -24,7 +25,7 @@ from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.stopping import Plan, Situation
 from localspec.engine.llama import Context, ContextOptions, Model
-from localspec.engine.record.stats import DRAFT, LOOKUP, Round
+from localspec.engine.record.stats import Round
 from localspec.engine.round.acceptance import Accept, verification
 from localspec.engine.round.generate import Engine
 from localspec.engine.round.generate_settings import GenerateSettings

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from localspec.drafter_names import ASSISTANT, CROSS_VOCABULARY, DFLASH, DRAFT, EAGLE3, LOOKUP, MTP
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.cross_vocabulary import VocabularyMap
 from localspec.engine.drafters.cross_vocabulary_drafter import CrossVocabularyDrafter
@@ -25,15 +26,6 @@ from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context, ContextOptions, Model, head_of
 from localspec.engine.record.explain_again import explain_again
 from localspec.engine.record.explanation import RoundExplanation, TokenVerdict
-from localspec.engine.record.stats import (
-    ASSISTANT,
-    CROSS_VOCABULARY,
-    DFLASH,
-    DRAFT,
-    EAGLE3,
-    LOOKUP,
-    MTP,
-)
 from localspec.engine.record.trace import TraceWriter
 from localspec.engine.round.acceptance import Accept
 from localspec.engine.round.generate import Engine

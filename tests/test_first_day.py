@@ -11,13 +11,8 @@ import pytest
 
 from localspec.chat.figures.benefit import ratio, summary
 from localspec.chat.figures.figures import Figures
-from localspec.engine.record.stats import (
-    LOOKUP,
-    FinishReason,
-    GammaNote,
-    GammaReason,
-    Speedup,
-)
+from localspec.drafter_names import LOOKUP
+from localspec.engine.record.stats import FinishReason, GammaNote, GammaReason, Speedup
 from localspec.ui.panel.layout import (
     PanelState,
     compact_lines,

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from localspec.chat.figures.figures import gamma_words
+from localspec.drafter_names import DFLASH, DRAFT, LOOKUP
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.proposer import argmax_proposer
 from localspec.engine.length.calibration import Calibration
@@ -27,7 +28,6 @@ from localspec.engine.length.stopping import (
     StoppingPlan,
     gamma_for,
 )
-from localspec.engine.record.stats import DFLASH, DRAFT, LOOKUP
 from localspec.engine.round.acceptance import Accept, coupling, lenient, overlap
 from localspec.engine.round.generate_settings import GenerateSettings
 from localspec.engine.round.noise import CounterNoise, StreamNoise

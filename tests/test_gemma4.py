@@ -22,6 +22,7 @@ from llama_cpp import llama_cpp as lib
 from localspec.bench import benchmark
 from localspec.bench.benchmark import bench_pair
 from localspec.bench.prompt_sets import BenchRequest, PromptSet
+from localspec.drafter_names import ASSISTANT
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.head_drafter import SharedDrafter, head_drafter
 from localspec.engine.drafters.protocol import Proposal
@@ -34,7 +35,6 @@ from localspec.engine.length.profile import (
 )
 from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import Context, ContextOptions, Model, SharedHead, head_of
-from localspec.engine.record.stats import ASSISTANT
 from localspec.engine.round.generate import Engine
 from localspec.engine.round.params import Accept, SamplingParams
 from localspec.errors import Cancelled, EngineError

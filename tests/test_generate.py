@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from localspec.drafter_names import DRAFT
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.model_drafter import ModelDrafter
 from localspec.engine.length.cost import ModelCosts
 from localspec.engine.length.gamma import FixedGamma
-from localspec.engine.record.stats import DRAFT, FinishReason, GenerationStats, Prefill, Round
+from localspec.engine.record.stats import FinishReason, GenerationStats, Prefill, Round
 from localspec.engine.round.acceptance import Accept
 from localspec.engine.round.generate import Engine
 from localspec.engine.round.generate_settings import GenerateSettings

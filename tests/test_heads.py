@@ -29,6 +29,7 @@ from localspec.bench.benchmark import bench_pair
 from localspec.bench.prompt_sets import BenchRequest, PromptSet
 from localspec.chat.session.pair import LoadRecord
 from localspec.chat.states.cached_prefixes import CachedPrefixes
+from localspec.drafter_names import DFLASH, DRAFT, EAGLE3, MTP
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.head_drafter import HeadDrafter, head_drafter
 from localspec.engine.drafters.protocol import Proposal
@@ -41,7 +42,7 @@ from localspec.engine.llama.checkpoint import Rollback
 from localspec.engine.llama.heads import head
 from localspec.engine.llama.heads.head import Rows, TargetStates
 from localspec.engine.llama.thread_controller import ThreadController
-from localspec.engine.record.stats import DFLASH, DRAFT, EAGLE3, MTP, FinishReason, Round
+from localspec.engine.record.stats import FinishReason, Round
 from localspec.engine.round.generate import Engine
 from localspec.engine.round.generate_settings import GenerateSettings
 from localspec.engine.round.params import Accept, SamplingParams

@@ -10,6 +10,7 @@ from time import perf_counter
 
 import pytest
 
+from localspec.drafter_names import DRAFT, LOOKUP
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.lookup import LONGEST, NO_GUESS, Guess, Lookup
 from localspec.engine.drafters.model_drafter import ModelDrafter
@@ -17,7 +18,7 @@ from localspec.engine.length.copying import Copy, Copying, Survival
 from localspec.engine.length.cost import ByContext, Costs, Curve
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.stopping import Plan, Situation
-from localspec.engine.record.stats import DRAFT, LOOKUP, GammaReason, GenerationStats, Round
+from localspec.engine.record.stats import GammaReason, GenerationStats, Round
 from localspec.engine.round.acceptance import Accept
 from localspec.engine.round.generate import Engine
 from localspec.engine.round.generate_settings import GenerateSettings

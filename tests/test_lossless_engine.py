@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from localspec.drafter_names import ASSISTANT, CROSS_VOCABULARY, DFLASH, DRAFT, EAGLE3, LOOKUP, MTP
 from localspec.engine.cancel import Cancel
 from localspec.engine.common_prefix import common_prefix
 from localspec.engine.drafters.cross_vocabulary import VocabularyMap
@@ -26,16 +27,7 @@ from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.stopping import Plan, Situation
 from localspec.engine.llama import Context, ContextOptions, Head, Model, head_of
-from localspec.engine.record.stats import (
-    ASSISTANT,
-    CROSS_VOCABULARY,
-    DFLASH,
-    DRAFT,
-    EAGLE3,
-    LOOKUP,
-    MTP,
-    Round,
-)
+from localspec.engine.record.stats import Round
 from localspec.engine.round import verify
 from localspec.engine.round.acceptance import Accept
 from localspec.engine.round.generate import Engine

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
+from localspec.drafter_names import CROSS_VOCABULARY, DRAFT, EAGLE3, LOOKUP
 from localspec.engine.cancel import Cancel
 from localspec.engine.common_prefix import common_prefix
 from localspec.engine.drafters.cross_vocabulary import VocabularyMap
@@ -38,14 +39,7 @@ from localspec.engine.length.stopping import Plan, Situation, StoppingPlan
 from localspec.engine.llama import BlockHead, Head, SharedHead
 from localspec.engine.llama.heads.head import Rows, TargetStates
 from localspec.engine.record import recorder
-from localspec.engine.record.stats import (
-    CROSS_VOCABULARY,
-    DRAFT,
-    EAGLE3,
-    LOOKUP,
-    FinishReason,
-    Round,
-)
+from localspec.engine.record.stats import FinishReason, Round
 from localspec.engine.round import acceptance, generate, verify
 from localspec.engine.round.acceptance import Accept
 from localspec.engine.round.generate import Engine

@@ -20,11 +20,12 @@ from localspec.chat.session.session import Session
 from localspec.chat.states import past_conversations
 from localspec.chat.states.past_conversations import PAST, PastStore
 from localspec.chat.states.state_files import forget
+from localspec.drafter_names import LOOKUP
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.lookup import NO_GUESS, Lookup
 from localspec.engine.drafters.past_texts import Past
 from localspec.engine.length.gamma import FixedGamma
-from localspec.engine.record.stats import LOOKUP, GenerationStats
+from localspec.engine.record.stats import GenerationStats
 from localspec.engine.round.acceptance import Accept
 from localspec.engine.round.generate import Engine
 from localspec.engine.round.generate_settings import GenerateSettings

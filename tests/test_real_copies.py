@@ -20,9 +20,9 @@ from benchmarks.real_informed import Spoken, Told
 from benchmarks.real_lookup import CURVES, EndsKnown
 from benchmarks.real_prompts import COPYING, KINDS
 from benchmarks.several import Answer, Copies, Place, Prices, speed
+from localspec.drafter_names import DRAFT
 from localspec.engine.length import gamma
 from localspec.engine.length.gamma import AutoGamma, GammaPolicy
-from localspec.engine.record.stats import DRAFT
 from tests.support.pairwise import usually
 
 DATA = Path(__file__).parents[1] / "benchmarks/data"

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from localspec.drafter_names import DRAFT
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.model_drafter import ModelDrafter
 from localspec.engine.drafters.proposer import Proposer
@@ -31,7 +32,7 @@ from localspec.engine.length.profile import (
 from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.llama.checkpoint import Checkpoint, Rollback
-from localspec.engine.record.stats import DRAFT, Round
+from localspec.engine.record.stats import Round
 from localspec.engine.round.generate import Engine
 from localspec.engine.round.generate_settings import GenerateSettings
 from localspec.engine.round.sampling import SamplingParams

@@ -26,10 +26,10 @@ from benchmarks.several import (
 )
 from benchmarks.simulator import CURVES, Text, steady
 from benchmarks.simulator import recorded as positions
+from localspec.drafter_names import DRAFT, EAGLE3, LOOKUP
 from localspec.engine.length import gamma
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.stopping import Plan, Situation
-from localspec.engine.record.stats import DRAFT, EAGLE3, LOOKUP
 from tests.support.pairwise import usually
 
 STEPS = {DRAFT: 0.1, EAGLE3: 0.06}

@@ -26,10 +26,11 @@ from benchmarks.simulator import (
     replay,
     steady,
 )
+from localspec.drafter_names import DRAFT
 from localspec.engine.length.cost import Costs, Curve, ModelCosts, Points
 from localspec.engine.length.gamma import AutoGamma, FixedGamma
 from localspec.engine.length.stopping import Plan, Situation
-from localspec.engine.record.stats import DRAFT, Round
+from localspec.engine.record.stats import Round
 from tests.support.pairwise import usually
 
 STEP = 0.1  # the draft's step, of T(1): a draft of a tenth

@@ -14,13 +14,14 @@ from click.testing import CliRunner
 
 from localspec.chat.session.pair import LoadedPair, LoadRecord
 from localspec.cli.subcommands import cli
+from localspec.drafter_names import DRAFT
 from localspec.engine.cancel import Cancel
 from localspec.engine.length import profile
 from localspec.engine.length.profile import Timing
 from localspec.engine.length.stopping import Situation, StoppingPlan
 from localspec.engine.llama import Context, ContextOptions, Model, default_threads
 from localspec.engine.llama.thread_controller import Threads
-from localspec.engine.record.stats import DRAFT, Round
+from localspec.engine.record.stats import Round
 from localspec.errors import Cancelled, ModelFileError, UsageError
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 from textual.content import Content
 
+from localspec.drafter_names import LOOKUP
 from localspec.engine.record.explanation import (
     Candidate,
     GuessedToken,
@@ -16,7 +17,7 @@ from localspec.engine.record.explanation import (
     TokenProbabilities,
     TokenVerdict,
 )
-from localspec.engine.record.stats import LOOKUP, Round
+from localspec.engine.record.stats import Round
 from localspec.loading.load_request import LoadRequest
 from localspec.process.engine_client import EngineClient
 from localspec.ui.chat_app import ChatApp

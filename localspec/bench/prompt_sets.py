@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from localspec import formats
 from localspec.chat.settings import ChatSettings, Gamma
-from localspec.engine.record.stats import LOOKUP
+from localspec.drafter_names import LOOKUP
 from localspec.engine.round.params import SamplingParams
 from localspec.errors import LocalspecError, UsageError
 from localspec.pairs.disk import folders

@@ -14,7 +14,7 @@ from localspec.bench.result import (
     MeanInterval,
 )
 from localspec.chat.figures.benefit import compared
-from localspec.engine.record.stats import LOOKUP
+from localspec.drafter_names import LOOKUP
 from localspec.formats import percent, times
 
 _NOTHING = "Nothing was drafted in these answers: they tell nothing about drafting."

@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from localspec import drafter_names
 from localspec.engine.record.parting import Parting
 from localspec.engine.record.stats import FinishReason, GenerationStats, Round
 
@@ -26,7 +27,7 @@ class Origin(StrEnum):
     SECOND = "second draft"
     THIRD = "third draft"
     FOURTH = "fourth draft"
-    LOOKUP = "lookup"
+    LOOKUP = drafter_names.LOOKUP
     TARGET = "target"
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from localspec.chat.session.drafting import Joined
 from localspec.chat.session.pair import LoadedPair
 from localspec.chat.settings import ChatSettings
+from localspec.drafter_names import CROSS_VOCABULARY
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.cross_vocabulary import VocabularyMap
 from localspec.engine.drafters.cross_vocabulary_drafter import CrossVocabularyDrafter
@@ -17,7 +18,6 @@ from localspec.engine.drafters.model_drafter import ModelDrafter
 from localspec.engine.drafters.protocol import Drafter
 from localspec.engine.length.ahead_policy import AheadPolicy
 from localspec.engine.llama import Context, Head, default_threads
-from localspec.engine.record.stats import CROSS_VOCABULARY
 from localspec.errors import Cancelled, in_words
 from localspec.loading.measurements import draft_worth
 from localspec.loading.measurements.expected_speed import BEHIND, note

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from localspec.chat.session.pair import LoadedAdapter, LoadRecord
+from localspec.drafter_names import MTP
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Context, ContextOptions, Head, Model, devices, head_of
-from localspec.engine.record.stats import MTP
 from localspec.errors import ModelLoadError
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements import exactness

@@ -11,8 +11,9 @@ from typing import TypeAlias
 from localspec import formats, machine
 from localspec.chat.advice import SamplingAdvice, advise
 from localspec.chat.settings import ChatSettings
+from localspec.drafter_names import CROSS_VOCABULARY, DRAFT, MTP
 from localspec.engine.llama import RPC, add_workers, default_threads, devices, shown_name
-from localspec.engine.record.stats import CROSS_VOCABULARY, DRAFT, MTP, DeviceMemory
+from localspec.engine.record.stats import DeviceMemory
 from localspec.errors import OutOfMemory, UsageError
 from localspec.loading.load_request import LoadRequest
 from localspec.pairs.disk import trained_heads

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from localspec.drafter_names import LOOKUP
 from localspec.engine.cancel import Cancel
-from localspec.engine.record.stats import LOOKUP
 from localspec.errors import Cancelled
 
 if TYPE_CHECKING:

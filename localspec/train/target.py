@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from localspec.drafter_names import NONE
 from localspec.loading.load_request import LoadRequest
 from localspec.pairs.gguf import usable
 from localspec.pairs.gguf.header import ModelFiles, read_model
 from localspec.pairs.names import resolver
-from localspec.pairs.names.draft_option import NONE
 from localspec.train.head.shape import require_trainable
 from localspec.train.step_costs import CONTEXT
 

@@ -11,10 +11,10 @@ from typing import Final
 
 from localspec import formats
 from localspec.chat.figures.figures import Figures, accepted_share, check_words
+from localspec.drafter_names import LOOKUP
 from localspec.engine.record.parting import Parting
 from localspec.engine.record.stats import (
     LEAST_TOKENS,
-    LOOKUP,
     FinishReason,
     GammaReason,
     GenerationStats,

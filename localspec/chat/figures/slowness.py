@@ -9,9 +9,9 @@ from typing import Any
 
 from localspec import formats, machine
 from localspec.chat.figures.figures import Figures, check_words
+from localspec.drafter_names import LOOKUP
 from localspec.engine.length.cost import Costs
 from localspec.engine.llama import Context
-from localspec.engine.record.stats import LOOKUP
 
 _LOOK_S = 5.0  # between two checks of the machine, since one takes milliseconds
 _GROWN = 1.5  # least ratio of a token's time to that at the start, allowing for noise

@@ -14,7 +14,8 @@ from dataclasses import replace
 from localspec.chat.dialects.marks import overlap
 from localspec.chat.events import MODELS, Origin, RoundText, Span, joined
 from localspec.chat.session.repetition import Repetition
-from localspec.engine.record.stats import LOOKUP, FinishReason, Round
+from localspec.drafter_names import LOOKUP
+from localspec.engine.record.stats import FinishReason, Round
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _FENCE_WITHIN = 80  # characters of a line to search: a fence is at its beginning

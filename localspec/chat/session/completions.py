@@ -12,11 +12,11 @@ from localspec.chat.session.answer import AnswerText
 from localspec.chat.session.session import Session
 from localspec.chat.settings import AnswerRequest, check_bias
 from localspec.chat.states.cached_prefixes import CachedPrefixes
+from localspec.drafter_names import LOOKUP
 from localspec.engine.cancel import Cancel
 from localspec.engine.common_prefix import common_prefix
 from localspec.engine.drafters.past_texts import Past
 from localspec.engine.grammars.grammar_reader import require_grammar
-from localspec.engine.record.stats import LOOKUP
 from localspec.errors import UsageError
 
 _CONVERSATIONS = 32

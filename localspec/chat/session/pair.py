@@ -9,8 +9,9 @@ from typing import Any
 
 from localspec import machine
 from localspec.chat.advice import SamplingAdvice
+from localspec.drafter_names import CROSS_VOCABULARY, DRAFT
 from localspec.engine.llama import BUSY, Context, devices
-from localspec.engine.record.stats import CROSS_VOCABULARY, DRAFT, DeviceMemory, MemoryUse
+from localspec.engine.record.stats import DeviceMemory, MemoryUse
 
 
 @dataclass(frozen=True, slots=True)

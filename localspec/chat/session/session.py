@@ -28,6 +28,7 @@ from localspec.chat.states.cached_prefixes import StoredPrefix
 from localspec.chat.states.past_conversations import PastStore
 from localspec.chat.states.state_files import StateFiles, StoreProgress
 from localspec.chat.tool_costs import ToolCosts
+from localspec.drafter_names import LOOKUP
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.past_texts import Past
 from localspec.engine.length.gamma import AutoGamma
@@ -36,7 +37,7 @@ from localspec.engine.record.explanation import RoundExplanation
 from localspec.engine.record.find_parting import find_parting
 from localspec.engine.record.parting import Parting
 from localspec.engine.record.round_record import GenerationRecord
-from localspec.engine.record.stats import LOOKUP, MemoryUse
+from localspec.engine.record.stats import MemoryUse
 from localspec.engine.record.trace import TraceWriter
 from localspec.engine.round.generate import Engine
 from localspec.errors import LocalspecError

@@ -27,6 +27,7 @@ from localspec.cli.shared_options import (
     pair_of,
     with_options,
 )
+from localspec.drafter_names import NONE
 from localspec.errors import Cancelled, UsageError
 from localspec.loading.load_request import LoadRequest
 
@@ -174,7 +175,7 @@ def _check_together(given: dict[str, Any], share: Path | None) -> None:
 def _request(given: dict[str, Any], started: float) -> BenchRequest:
     """The request, with the defaults that depend on each other."""
     quick = given["quick"]
-    drafts = tuple(name for name in given["drafts"] if name.lower() != "none")
+    drafts = tuple(name for name in given["drafts"] if name.lower() != NONE)
     return BenchRequest(
         prompts=_prompts(given),
         repeats=given["repeat"] or (1 if quick else 2),

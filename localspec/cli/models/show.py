@@ -13,13 +13,13 @@ import click
 from localspec import formats
 from localspec.cli.models import proposed
 from localspec.cli.shared_options import SCAN, WORKERS
+from localspec.drafter_names import AUTO
 from localspec.errors import HubOffline, HubUnavailable
 from localspec.loading.measurements import ranking
 from localspec.loading.measurements.ranking import RankedPair
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.names import catalogue
 from localspec.pairs.names.catalogue import CuratedPair, ListedPair
-from localspec.pairs.names.draft_option import AUTO
 from localspec.pairs.names.reserved_names import STARTER
 from localspec.pairs.report import describe
 from localspec.pairs.report.examine import PairReport, examine, with_next_load

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import ClassVar
 
+from localspec.drafter_names import CROSS_VOCABULARY
 from localspec.engine.cancel import Cancel
 from localspec.engine.common_prefix import common_prefix
 from localspec.engine.drafters.cross_vocabulary import Spelling, VocabularyMap
@@ -15,7 +16,6 @@ from localspec.engine.drafters.protocol import Capabilities, DrafterState, Propo
 from localspec.engine.drafters.steps import Excerpt, read, write
 from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import Context
-from localspec.engine.record.stats import CROSS_VOCABULARY
 from localspec.engine.round.sampling import Dist, Logits
 from localspec.engine.round.verify import Draft
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import itemgetter
 
+from localspec.drafter_names import LOOKUP
 from localspec.engine.common_prefix import common_prefix
 from localspec.engine.drafters.past_texts import NO_PAST, Past
-from localspec.engine.record.stats import LOOKUP
 from localspec.limits import MAX_GAMMA
 
 LONGEST = MAX_GAMMA - 1

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import takewhile
 
+from localspec.drafter_names import DRAFT
 from localspec.engine.cancel import Cancel
 from localspec.engine.common_prefix import common_prefix
 from localspec.engine.drafters.ahead import Ahead
@@ -15,7 +16,6 @@ from localspec.engine.drafters.steps import FIRST_TOKENS, Excerpt, read, write
 from localspec.engine.length.ahead_policy import AheadPolicy
 from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import Context
-from localspec.engine.record.stats import DRAFT
 from localspec.engine.round.sampling import Logits
 
 

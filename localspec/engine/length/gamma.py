@@ -12,6 +12,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from localspec.drafter_names import LOOKUP
 from localspec.engine.length.calibration import MOST, Calibration
 from localspec.engine.length.copying import Copying, Survival, reading
 from localspec.engine.length.cost import FEW, USUAL, Costs, Curve
@@ -23,14 +24,7 @@ from localspec.engine.length.stopping import (
     StoppingPlan,
     gamma_for,
 )
-from localspec.engine.record.stats import (
-    LOOKUP,
-    FinishReason,
-    GammaNote,
-    GammaReason,
-    Round,
-    Speedup,
-)
+from localspec.engine.record.stats import FinishReason, GammaNote, GammaReason, Round, Speedup
 
 LONGEST = 24
 """The most tokens that a model drafts: even one that is always right gains little by more."""

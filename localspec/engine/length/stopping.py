@@ -10,9 +10,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+from localspec.drafter_names import DRAFT
 from localspec.engine.length.calibration import LEAST, MOST, Calibration
 from localspec.engine.length.copying import Copying
-from localspec.engine.record.stats import DRAFT
 
 
 @dataclass(frozen=True, slots=True)

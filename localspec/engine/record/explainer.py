@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from localspec.drafter_names import LOOKUP
 from localspec.engine.drafters.proposer import Proposer, View, argmax_proposer
 from localspec.engine.drafters.protocol import Drafter
 from localspec.engine.record.explanation import (
@@ -19,7 +20,6 @@ from localspec.engine.record.explanation import (
     TokenProbabilities,
 )
 from localspec.engine.record.round_record import GenerationRecord, RoundRecord
-from localspec.engine.record.stats import LOOKUP
 from localspec.engine.record.verdict_explainer import (
     Case,
     ExplainedVerdict,

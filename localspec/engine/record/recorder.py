@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 
+from localspec.drafter_names import LOOKUP
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.ahead import Ahead
 from localspec.engine.drafters.lookup import Guess
@@ -18,7 +19,7 @@ from localspec.engine.record.explainer import Explainer, PassRecorder, Pieces, c
 from localspec.engine.record.explanation import RoundExplanation
 from localspec.engine.record.lookup_scores import score_lookup
 from localspec.engine.record.round_record import GenerationRecord, RoundRecord
-from localspec.engine.record.stats import LOOKUP, FinishReason, Round, TokenLogprob
+from localspec.engine.record.stats import FinishReason, Round, TokenLogprob
 from localspec.engine.round.acceptance import Verification
 from localspec.engine.round.generate_settings import GenerateSettings
 from localspec.engine.round.sampling import Dist, Logits, TargetRows, logprobs

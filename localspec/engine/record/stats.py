@@ -8,20 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-DRAFT = "draft"
-"""The drafter that is the pair's small model, by name."""
-
-CROSS_VOCABULARY = "translated"
-"""The drafter that is a small model with another vocabulary, by name."""
-
-EAGLE3 = "eagle3"
-MTP = "mtp"
-DFLASH = "dflash"
-ASSISTANT = "gemma4-assistant"
-"""The names of draft heads, as llama.cpp has them."""
-
-LOOKUP = "lookup"
-"""The drafter that copies from the text so far, by name."""
+from localspec.drafter_names import LOOKUP
 
 LEAST_TOKENS = 50
 """The least tokens of an answer for which a speed-up is reported."""

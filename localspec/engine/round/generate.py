@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from time import perf_counter
 
+from localspec.drafter_names import LOOKUP
 from localspec.engine.cancel import Cancel
 from localspec.engine.common_prefix import common_prefix
 from localspec.engine.drafters.ahead import Ahead
@@ -23,7 +24,7 @@ from localspec.engine.length.stopping import BASELINE, Plan, Situation
 from localspec.engine.llama import Context
 from localspec.engine.record.recorder import RoundRecorder
 from localspec.engine.record.round_record import GenerationRecord
-from localspec.engine.record.stats import LOOKUP, FinishReason, Prefill, Round
+from localspec.engine.record.stats import FinishReason, Prefill, Round
 from localspec.engine.round.acceptance import Verification, verification
 from localspec.engine.round.generate_settings import GenerateSettings
 from localspec.engine.round.prompt_steps import PromptSteps

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from localspec import formats
+from localspec.drafter_names import DFLASH
 from localspec.engine.length.cost import Costs, ModelCosts
 from localspec.engine.length.gamma import AutoGamma
 from localspec.loading.measurements.attention import key
@@ -85,7 +86,7 @@ def too_dear(
         return auto.too_dear(step_s, BEHIND)
     if (accepted := acceptance(draft, target)) is None:
         return False
-    if head_checks.head_kind(draft.header) == head_checks.DFLASH:  # one pass guesses all tokens
+    if head_checks.head_kind(draft.header) == DFLASH:  # one pass guesses all tokens
         return auto.best_gain(accepted, BEHIND, 0.0, first=step_s) < PAYS
     return auto.best_gain(accepted, BEHIND, step_s) < PAYS
 

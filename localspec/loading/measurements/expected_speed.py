@@ -9,12 +9,12 @@ from typing import Any
 
 from localspec.chat.session.pair import LoadedPair, LoadRecord
 from localspec.doctor.findings import unused_card
+from localspec.drafter_names import DRAFT
 from localspec.engine.length.cost import ByContext, Costs, Curve, ModelCosts, Points
 from localspec.engine.length.gamma import LONGEST
 from localspec.engine.length.profile import Profile, ProfileStore, of_file
 from localspec.engine.length.stopping import gamma_for
 from localspec.engine.llama import default_threads, devices
-from localspec.engine.record.stats import DRAFT
 from localspec.formats import percent, times
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements import exactness, exactness_cost, ranking

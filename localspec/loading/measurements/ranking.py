@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from localspec import formats, machine, private
+from localspec.drafter_names import DRAFT, MTP
 from localspec.engine.length.stopping import gamma_for
-from localspec.engine.record.stats import DRAFT, MTP
 from localspec.pairs.disk import folders
 from localspec.pairs.memory.free import Device, FreeMemory
 from localspec.pairs.names.catalogue import ListedPair

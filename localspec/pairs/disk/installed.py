@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from localspec import private
+from localspec.drafter_names import NONE
 from localspec.errors import LocalspecError, UsageError
 from localspec.limits import LARGEST_FILE
 from localspec.pairs.disk import folders
@@ -26,7 +27,7 @@ from localspec.pairs.names.reserved_names import FORMER_STARTER, STARTER
 from localspec.safe_text import decoded, reason
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
-_RESERVED: Final = frozenset({FORMER_STARTER, "none"})
+_RESERVED: Final = frozenset({FORMER_STARTER, NONE})
 _FORMAT: Final = 2
 
 

@@ -22,6 +22,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from localspec import private
+from localspec.drafter_names import AUTO, LOOKUP, NONE
 from localspec.errors import LocalspecError
 from localspec.pairs.disk import folders, installed, starter
 from localspec.pairs.gguf import usable
@@ -54,7 +55,7 @@ _STEP: Final = 1 << 20  # bytes searched at a time
 _LARGEST_JSON: Final = 1 << 20
 _LONGEST_TEXT: Final = 200
 # Words with another meaning where a model is named.
-_TAKEN: Final = (FORMER_STARTER, "none", "auto", "lookup", *HEADS)
+_TAKEN: Final = (FORMER_STARTER, NONE, AUTO, LOOKUP, *HEADS)
 _ODD: Final = re.compile(r"[^A-Za-z0-9._+-]+")
 _DIGEST: Final = re.compile(r"sha256[:-]([0-9a-f]{64})")
 _MODEL_LAYER: Final = "application/vnd.ollama.image.model"

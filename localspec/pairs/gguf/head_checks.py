@@ -12,15 +12,12 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
+from localspec.drafter_names import ASSISTANT, DFLASH, EAGLE3, MTP
 from localspec.errors import ModelFileError, UnsupportedModel
 from localspec.pairs.gguf import usable
 from localspec.pairs.gguf.header import GgufHeader, ModelFiles, TensorInfo
 from localspec.pairs.report import vocabulary
 
-EAGLE3: Final = "eagle3"
-DFLASH: Final = "dflash"
-ASSISTANT: Final = "gemma4-assistant"
-MTP: Final = "mtp"  # the name of a layer that predicts more tokens, wherever it is
 FILES: Final = (EAGLE3, DFLASH, ASSISTANT)
 """Architectures of heads that are separate files; an MTP file has that of its target."""
 

@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
+from localspec.drafter_names import ASSISTANT, DFLASH, DSPARK, EAGLE3, MTP
 from localspec.errors import ModelFileError, UnsupportedModel
 from localspec.pairs.gguf.cursor import FETCH_AGAIN
 from localspec.pairs.gguf.header import GgufHeader, TensorInfo
 from localspec.pairs.report.vocabulary import printable, texts, vocabulary
 
 _PARTS: Final = frozenset({"clip", "mmproj", "imatrix", "adapter"})
-_HEADS: Final = frozenset({"eagle3", "dflash", "dspark", "mtp", "gemma4-assistant"})
+_HEADS: Final = frozenset({EAGLE3, DFLASH, DSPARK, MTP, ASSISTANT})
 # Architectures that produce vectors or sound.
 _ENCODERS: Final = ("bert", "t5encoder", "gemma-embedding", "wavtokenizer-dec")
 _MAX_LAYERS: Final = 512  # LLAMA_MAX_LAYERS
@@ -26,7 +27,7 @@ _MAX_EXPERTS: Final = 1024  # LLAMA_MAX_EXPERTS
 _LARGEST: Final = 2**30  # far above any real size; llama.cpp rounds up in 32 bits
 _FREE_EXPERTS: Final = ("hunyuan-dense", "hunyuan_vl")  # for these, one expert counts as none
 # Architectures that always use rotary positions.
-_TURNING: Final = ("llama", "qwen", "gemma", "phi", "lfm2", "eagle3", "dflash")
+_TURNING: Final = ("llama", "qwen", "gemma", "phi", "lfm2", EAGLE3, DFLASH)
 # Architectures known to insist that rotary positions cover the whole head.
 _TURNED_WHOLE: Final = frozenset(
     {
@@ -111,7 +112,7 @@ def _require_writer(header: GgufHeader, label: str) -> None:
         raise UnsupportedModel(
             f"{label} is a part of a model ({part}), not a model", "Name the model itself."
         )
-    mtp = "mtp" if holds_mtp_alone(header) else ""
+    mtp = MTP if holds_mtp_alone(header) else ""
     if architecture in _HEADS or mtp:
         raise UnsupportedModel(
             f"{label} is a {mtp or architecture} head, which reads the target's hidden states",

@@ -15,6 +15,7 @@ from typing import Final
 import click
 
 from localspec import formats, private
+from localspec.drafter_names import NONE
 from localspec.errors import LocalspecError, NotEnoughDisk, UsageError
 from localspec.pairs.disk import folders, installed, starter
 from localspec.pairs.disk.installed import InstalledModel, InstalledPair
@@ -254,7 +255,7 @@ def _derive(target: ModelSource, known: str) -> str:
     text = known or target.repo.rpartition("/")[2] or target.paths[0].stem
     text = re.sub(r"[-_.]gguf$", "", text.lower())
     text = re.sub(r"[^a-z0-9._-]+", "-", text).strip("-._")[: 64 if known else 48]
-    return text if text and text not in (FORMER_STARTER, "none") else f"pair-{text or 'local'}"
+    return text if text and text not in (FORMER_STARTER, NONE) else f"pair-{text or 'local'}"
 
 
 def _free_for(name: str, report: PairReport) -> bool:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from math import gcd
 from typing import Final
 
+from localspec.drafter_names import ASSISTANT, MTP
 from localspec.limits import HEAD_BATCH, MAX_BATCH_OUTPUTS
-from localspec.pairs.gguf.head_checks import ASSISTANT, MTP, has_usable_mtp, head_kind
+from localspec.pairs.gguf.head_checks import has_usable_mtp, head_kind
 from localspec.pairs.gguf.header import GgufHeader, TensorInfo
 
 N_BATCH: Final = 512

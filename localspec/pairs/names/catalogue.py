@@ -9,10 +9,10 @@ from functools import lru_cache
 
 import msgspec
 
+from localspec.drafter_names import DRAFT, MTP, NONE
 from localspec.errors import LocalspecError
 from localspec.pairs.disk import folders, starter, trained_heads
 from localspec.pairs.disk.installed import InstalledPair
-from localspec.pairs.gguf import head_checks
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.memory.model_facts import active_share, draft_facts, facts, own_head
 from localspec.pairs.memory.outlook import MemoryFit, outlook_for, unread
@@ -21,7 +21,6 @@ from localspec.pairs.names.repository_files import quant_bits, quant_of
 from localspec.pairs.names.reserved_names import STARTER
 from localspec.safe_text import decoded
 
-DRAFT = "draft"
 _LETTER_BY_LETTER = ("hash", "name")
 
 
@@ -245,7 +244,7 @@ def _installed(pair: InstalledPair, entry: CuratedPair | None) -> ListedPair:
         more = sizes[1:] + inside
         fit = outlook_for(of_target, sizes[0] if sizes else None, besides=more).fit
         active, bits = active_share(target.header), target.header.bits
-        drafter = drafter or (head_checks.MTP if inside else "")
+        drafter = drafter or (MTP if inside else "")
         if drafts:
             accepted = trained_heads.accepted(drafts[0].header, drafts[0].paths, target.paths)
     except LocalspecError:  # files are missing or damaged
@@ -265,7 +264,7 @@ def _installed(pair: InstalledPair, entry: CuratedPair | None) -> ListedPair:
         licence=entry.licence if entry else pair.target.licence,
         state="installed" if pair.complete else "incomplete",
         target=pair.target.origin,
-        draft=",".join(each.origin for each in pair.drafts) or "none",
+        draft=",".join(each.origin for each in pair.drafts) or NONE,
         notes=entry.notes if entry else "",
         evidence=_evidence(entry, pair),
         verified=all(model.sha256 and all(model.sha256) for model in pair.models),
@@ -295,7 +294,7 @@ def _available(entry: CuratedPair) -> ListedPair:
         licence=entry.licence,
         state="available",
         target=str(entry.target.reference),
-        draft=str(entry.draft.reference) if entry.draft else "none",
+        draft=str(entry.draft.reference) if entry.draft else NONE,
         notes=entry.notes,
         evidence=entry.evidence,
         verified=entry.verified,

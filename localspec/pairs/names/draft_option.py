@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from localspec.drafter_names import AUTO, DFLASH, DSPARK, EAGLE3, LOOKUP, MTP, NONE
 from localspec.errors import UsageError
 
-AUTO: Final = "auto"
-NONE: Final = "none"
-_LOOKUP: Final = "lookup"
-HEADS: Final = ("mtp", "dspark", "dflash", "eagle3")
+HEADS: Final = (MTP, DSPARK, DFLASH, EAGLE3)
 """Kinds of draft heads, in the order in which llama.cpp prefers them."""
 
 
@@ -56,11 +54,11 @@ def parse(text: str | None) -> AllowedDrafters:
             )
     return AllowedDrafters(
         own=AUTO in known,
-        lookup=not {AUTO, _LOOKUP}.isdisjoint(known),
+        lookup=not {AUTO, LOOKUP}.isdisjoint(known),
         heads=tuple(kind for kind in known if kind in HEADS),
         named=tuple(
             word
             for word, lower in zip(words, known, strict=True)
-            if lower not in (AUTO, _LOOKUP, *HEADS, NONE)
+            if lower not in (AUTO, LOOKUP, *HEADS, NONE)
         ),
     )

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Final
 
+from localspec.drafter_names import MTP
 from localspec.errors import NotOnHub
 from localspec.pairs.gguf.header import GGML_TYPES, SPLIT_NAME, split_names
 from localspec.pairs.names.draft_option import HEADS
@@ -280,7 +281,7 @@ def _reached(name: str, kind: str) -> bool:
 
 def _hints_at(name: str, kind: str) -> bool:
     """Whether a name has the word of a kind, in whatever spelling."""
-    word = "(?:mtp|assistant)" if kind == "mtp" else kind
+    word = "(?:mtp|assistant)" if kind == MTP else kind
     hint = re.search(rf"(?:^|[-._/]){word}(?=[-._/])", name, re.I)
     return _first_of_gguf(name.rpartition("/")[2]) and (hint is not None or _reached(name, kind))
 

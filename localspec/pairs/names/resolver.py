@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from localspec.drafter_names import NONE
 from localspec.errors import ModelFileError, NotFetched, NotOnHub, UsageError
 from localspec.pairs.disk import folders, installed, other_programs, starter
 from localspec.pairs.disk.installed import InstalledPair
@@ -15,7 +16,7 @@ from localspec.pairs.gguf import header as gguf
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.names import catalogue, draft_option, references
 from localspec.pairs.names.catalogue import CuratedPair
-from localspec.pairs.names.draft_option import NONE, AllowedDrafters
+from localspec.pairs.names.draft_option import AllowedDrafters
 from localspec.pairs.names.references import Reference
 from localspec.pairs.names.reserved_names import STARTER
 

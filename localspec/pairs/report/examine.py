@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from localspec import formats
+from localspec.drafter_names import DRAFT, MTP, NONE
 from localspec.errors import (
     DownloadCorrupt,
     HubOffline,
@@ -39,7 +40,7 @@ from localspec.pairs.memory.outlook import MemoryOutlook, outlook_for
 from localspec.pairs.memory.placement import SNAPSHOTS, MemoryPlan
 from localspec.pairs.names import catalogue, draft_option, resolver
 from localspec.pairs.names.catalogue import CuratedFile, CuratedPair, ListedPair
-from localspec.pairs.names.draft_option import NONE, AllowedDrafters
+from localspec.pairs.names.draft_option import AllowedDrafters
 from localspec.pairs.names.references import Reference
 from localspec.pairs.names.reserved_names import STARTER
 from localspec.pairs.names.resolver import Meaning
@@ -140,7 +141,7 @@ class PairReport:
         accepted = None
         if draft is not None:
             accepted = trained_heads.accepted(draft.header, draft.paths, target.paths)
-        own_head = head_checks.MTP if head_checks.has_usable_mtp(target.header) else ""
+        own_head = MTP if head_checks.has_usable_mtp(target.header) else ""
         return ListedPair(
             name=self.name,
             n_bytes=self.n_bytes,
@@ -148,13 +149,13 @@ class PairReport:
             draft_bytes=draft.n_bytes if draft else 0,
             active=active_share(target.header),
             bits=target.header.bits,
-            drafter=catalogue.DRAFT if draft else own_head,
+            drafter=DRAFT if draft else own_head,
             accepted=accepted,
             fit=self.outlook.fit,
             licence=target.licence,
             state="available",
             target=target.reference or target.label,
-            draft=",".join(each.reference or each.label for each in self.drafts) or "none",
+            draft=",".join(each.reference or each.label for each in self.drafts) or NONE,
             verified=all(file.sha256 for model in self.models for file in model.files),
         )
 
@@ -202,7 +203,7 @@ def examine(
     resolver.require_different([each.paths[0] for each in found])
     if further and not candidates:
         candidates = _try_all((target, *found), retries, scan)
-    inside = asked.own or head_checks.MTP in asked.heads
+    inside = asked.own or MTP in asked.heads
     own_heads = own_head(target.header) if inside else []
     drafted = found or own_heads or not asked.own
     offer = None if drafted else nearby_heads.offered(target, retries, quant=tag)
@@ -351,7 +352,7 @@ def _asked_drafts(
 ) -> tuple[ModelSource, ...]:
     """The drafters with files that were asked for: by name, or as heads next to the target."""
     found = [one for it in asked.named for one in _named_drafts(it, target, retries, scan)]
-    inside = (head_checks.MTP,) if head_checks.has_usable_mtp(target.header) else ()
+    inside = (MTP,) if head_checks.has_usable_mtp(target.header) else ()
     kinds = [kind for kind in asked.heads if kind not in inside]
     found += [nearby_heads.required(target, kind, retries, quant=quant) for kind in kinds]
     return tuple(found)

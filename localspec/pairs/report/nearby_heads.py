@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from localspec.drafter_names import ASSISTANT, DFLASH, DSPARK, EAGLE3, MTP
 from localspec.errors import HubError, HubOffline, LocalspecError, UnsupportedModel
 from localspec.pairs.disk import starter, target_folder
 from localspec.pairs.disk.installed import InstalledPair
@@ -27,10 +28,10 @@ from localspec.pairs.report.model_source import ModelSource
 
 _MOST_TRIED: Final = 4  # headers of each kind, of a few MB
 _IN_FILES: Final = {
-    "mtp": (head_checks.MTP, head_checks.ASSISTANT),
-    "dspark": (head_checks.DFLASH,),  # a chain of guesses, in the same architecture
-    "dflash": (head_checks.DFLASH,),
-    "eagle3": (head_checks.EAGLE3,),
+    MTP: (MTP, ASSISTANT),
+    DSPARK: (DFLASH,),  # a chain of guesses, in the same architecture
+    DFLASH: (DFLASH,),
+    EAGLE3: (EAGLE3,),
 }
 
 _HeadReader: TypeAlias = Callable[[str], ModelSource]
@@ -113,7 +114,7 @@ def required(
     _, names, read_head = _next_to(_listed(target, retries), kind, retries, quant)
     for head in _fitting(kind, names, read_head, target.header, refused):
         return head
-    if kind == head_checks.MTP and not refused:
+    if kind == MTP and not refused:
         head_checks.require_mtp(target.header, target.label)
     why = refused[0] if refused else "there is none next to it"
     raise UnsupportedModel(

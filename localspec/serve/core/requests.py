@@ -13,6 +13,7 @@ from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects import Dialect
 from localspec.chat.dialects.shapes import ThinkingOptions
 from localspec.chat.settings import AnswerRequest, ChatSettings, Infill
+from localspec.drafter_names import AUTO, NONE
 from localspec.engine.grammars import lark
 from localspec.engine.round.params import CHAIN, Accept, SamplingParams
 from localspec.errors import SamplingError
@@ -86,9 +87,9 @@ class AnswerOptions(_ChainFields, kw_only=True):
     @property
     def drafters(self) -> tuple[str, ...] | None:
         """The names of those that may draft; None for all."""
-        if self.draft in (None, "auto"):
+        if self.draft in (None, AUTO):
             return None
-        return tuple(name.strip() for name in self.draft.split(",")) if self.draft != "none" else ()
+        return tuple(name.strip() for name in self.draft.split(",")) if self.draft != NONE else ()
 
     def settings(self, own: ChatSettings, n_predict: int | None, grammar: str) -> ChatSettings:
         """The settings of the answer.

@@ -9,10 +9,10 @@ from typing import Final, NoReturn, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from localspec.drafter_names import EAGLE3
 from localspec.engine.llama.taps import unpacked
 from localspec.errors import ModelFileError, UnsupportedModel
 from localspec.pairs.gguf.gguf_writer import MetaValue, packed, write
-from localspec.pairs.gguf.head_checks import EAGLE3
 from localspec.pairs.gguf.header import GGML_TYPES, TensorInfo, raw_metadata, read_header
 from localspec.train.head.shape import HeadShape
 

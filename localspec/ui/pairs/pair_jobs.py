@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from localspec import formats
+from localspec.drafter_names import NONE
 from localspec.errors import Cancelled, UsageError, in_words
 from localspec.loading.measurements import head_promise, ranking
 from localspec.pairs.disk import other_programs, remove
@@ -250,7 +251,7 @@ class PairJobs:
         pair, draft = session.pair_reference
 
         def examine_pair() -> None:
-            asked = draft if draft == "none" else None
+            asked = draft if draft == NONE else None
             report = examine(pair, asked, self._retries, scan=scan, further=True)
             lines = describe.draft_lines(report, session.draft_name, lookup=session.lookup)
             lines[1:1] = filter(None, [session.draft_state])

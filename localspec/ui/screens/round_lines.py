@@ -12,8 +12,8 @@ from textual.content import Content
 
 from localspec import formats
 from localspec.chat.figures.benefit import compared
+from localspec.drafter_names import ASSISTANT, CROSS_VOCABULARY, DFLASH, EAGLE3, LOOKUP, MTP
 from localspec.engine.record.explanation import RoundExplanation, TokenProbabilities
-from localspec.engine.record.stats import ASSISTANT, CROSS_VOCABULARY, DFLASH, EAGLE3, LOOKUP, MTP
 from localspec.safe_text import unbroken
 from localspec.ui.panel.drawing import ACCEPTED, BONUS, FAINT, RECOVERED, UNDRAFTED, Piece, bar
 from localspec.ui.widgets import HEAD, KEY, MUTED

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from localspec.drafter_names import DFLASH
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama.checkpoint import Rollback
 from localspec.engine.llama.context import Context
@@ -39,7 +40,7 @@ class BlockHead(Head):
         self, model: Model, target: Context, options: ContextOptions, cancel: Cancel | None = None
     ) -> None:
         """Make the context as `Head` does, and read from the file how the head was trained."""
-        known = {name.removeprefix("dflash."): said for name, said in model.metadata.items()}
+        known = {name.removeprefix(f"{DFLASH}."): said for name, said in model.metadata.items()}
         anchor, places = known.get("sample_from_anchor"), int(known["block_size"])
         self._chained = anchor is not None
         self._skipped = int(anchor != "true")  # the newest token's own row guesses nothing

@@ -21,13 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec import machine
+from localspec.drafter_names import ASSISTANT, DFLASH, EAGLE3, MTP
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama.checkpoint import Rollback
 from localspec.engine.llama.context import Context
 from localspec.engine.llama.context_options import ContextOptions
 from localspec.engine.llama.library import lib
 from localspec.engine.llama.model import Model
-from localspec.engine.record.stats import ASSISTANT, DFLASH, EAGLE3, MTP
 from localspec.errors import Cancelled, EngineError, UnsupportedModel
 from localspec.limits import HEAD_BATCH, HEAD_REACH
 

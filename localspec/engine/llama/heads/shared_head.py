@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from localspec.drafter_names import ASSISTANT, DFLASH
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama.checkpoint import Rollback
 from localspec.engine.llama.context import Context
@@ -22,7 +23,6 @@ from localspec.engine.llama.heads.block_head import BlockHead
 from localspec.engine.llama.heads.head import Head, Rows, view
 from localspec.engine.llama.library import lib
 from localspec.engine.llama.model import Model
-from localspec.engine.record.stats import ASSISTANT, DFLASH
 from localspec.errors import EngineError
 
 
