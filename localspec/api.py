@@ -23,14 +23,14 @@ from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
 from localspec.engine.round.params import Accept
 from localspec.errors import UsageError
-from localspec.limits import CACHE_TYPES, MAX_GAMMA, SPLIT_MODES
+from localspec.limits import CACHE_TYPES, FLASH_ATTENTION, MAX_GAMMA, SPLIT_MODES
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadOptions, LoadRequest
 from localspec.loading.model_loader import Progress
 
 _SEVERAL = ("stop", "device", "draft_device", "rpc", "tensor_split", "lora")
 _ONE_OF = {
-    "flash_attn": ("on", "off", "auto"),
+    "flash_attn": tuple(FLASH_ATTENTION),
     "split_mode": SPLIT_MODES,
     "cache_type_k": CACHE_TYPES,
     "cache_type_v": CACHE_TYPES,

@@ -35,5 +35,8 @@ CACHE_TYPES: Final = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q
 SPLIT_MODES: Final = ("none", "layer", "row", "tensor")
 """What llama.cpp accepts for `--split-mode`, in the order of its `enum llama_split_mode`."""
 
+FLASH_ATTENTION: Final = {"on": True, "off": False, "auto": None}
+"""What llama.cpp accepts for `--flash-attn`: whether it is used, None to leave that open."""
+
 MAX_NESTING: Final = 32
 """How deep JSON from a client or a model may be nested."""

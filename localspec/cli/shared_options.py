@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from localspec.cli import option_types as types
 from localspec.engine.round.params import CHAIN, Accept, SamplingOption
 from localspec.errors import UsageError
-from localspec.limits import CACHE_TYPES, SPLIT_MODES
+from localspec.limits import CACHE_TYPES, FLASH_ATTENTION, SPLIT_MODES
 from localspec.loading.load_request import LoadRequest
 
 MAX_THREADS = 512  # ggml's own limit
@@ -168,7 +168,7 @@ BUT_THREADS: tuple[Option, ...] = (
     WORKERS,
     _set(
         "-fa --flash-attn",
-        click.Choice(["on", "off", "auto"]),
+        click.Choice([*FLASH_ATTENTION]),
         "Flash attention; auto: what is measured to be faster.",
         None,
     ),

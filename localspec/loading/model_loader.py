@@ -13,6 +13,7 @@ from localspec.drafter_names import MTP
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Context, ContextOptions, Head, Model, devices, head_of
 from localspec.errors import ModelLoadError
+from localspec.limits import FLASH_ATTENTION
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements import exactness
 from localspec.loading.measurements.attention import QUICK, THOROUGH, choose, key
@@ -207,7 +208,7 @@ class ModelLoader:
             n_ctx=setup.n_ctx,
             threads=self.options.asked_threads(draft=draft),
             threads_batch=self.options.threads_batch,
-            flash_attention=None if self.flash_attn == "auto" else self.flash_attn == "on",
+            flash_attention=FLASH_ATTENTION[self.flash_attn],
             snapshots=setup.snapshots,
             cache_k=setup.cache_k,
             cache_v=setup.cache_v,

@@ -15,6 +15,7 @@ from localspec.drafter_names import CROSS_VOCABULARY, DRAFT, MTP
 from localspec.engine.llama import RPC, add_workers, default_threads, devices, shown_name
 from localspec.engine.record.stats import DeviceMemory
 from localspec.errors import OutOfMemory, UsageError
+from localspec.limits import FLASH_ATTENTION
 from localspec.loading.load_request import LoadRequest
 from localspec.pairs.disk import trained_heads
 from localspec.pairs.gguf import head_checks, usable
@@ -448,7 +449,7 @@ def _user_limits(checked: CheckedRequest) -> UserLimits:
         draft_gpu_layers=0 if devices_of_draft(options) == () else options.draft_n_gpu_layers,
         split=options.tensor_split,
         cpu_moe=-1 if options.cpu_moe else options.n_cpu_moe,
-        flash=None if options.flash_attn == "auto" else options.flash_attn == "on",
+        flash=FLASH_ATTENTION[options.flash_attn],
         snapshots=SNAPSHOTS,
         mapped=options.mmap and not options.mlock,
     )

@@ -27,6 +27,7 @@ from localspec.engine.llama import (
     machine,
     too_busy,
 )
+from localspec.limits import FLASH_ATTENTION
 from localspec.pairs.memory.need import ModelSetup
 
 QUICK, THOROUGH = 2.4, 100.0
@@ -43,7 +44,7 @@ _TURNS = 3  # in turns, and the least time counts: a disturbance hits both
 _FEW = 2  # turns that show nothing on a busy machine
 _GAIN = 0.95  # the other kind must be 5 % faster, or llama.cpp's default stays
 
-_WAYS = {"on": True, "off": False}
+_WAYS = ("on", "off")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ def stored(known: Mapping[str, Any], store: ProfileStore) -> AttentionTiming | N
 def measured_here(store: ProfileStore) -> list[AttentionTiming]:
     """The choices of all models measured with this machine and llama.cpp."""
     known = {"use": "attention", "machine": machine(), "build": build()}
-    first = store.matching({**known, "attention": next(iter(_WAYS))})
+    first = store.matching({**known, "attention": _WAYS[0]})
     found = (stored(one.identity, store) for one in first)
     return [choice for choice in found if choice is not None]
 
@@ -144,7 +145,7 @@ def choose(
     if seconds < THOROUGH and not repeatable and too_busy(threads):
         return None
     announce()
-    ways = {way: replace(how, flash_attention=on) for way, on in _WAYS.items()}
+    ways = {way: replace(how, flash_attention=FLASH_ATTENTION[way]) for way in _WAYS}
     found = in_turns(model, ways, known["depth"], _SIZES, seconds=seconds, cancel=cancel)
     for way, (depth, points) in found.items():
         store.save(Profile({**known, "attention": way}, {depth: points}))

@@ -31,6 +31,7 @@ from localspec.engine.llama import (
     too_busy,
 )
 from localspec.errors import LocalspecError
+from localspec.limits import FLASH_ATTENTION
 from localspec.loading.load import check, load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements import exactness, exactness_cost
@@ -114,7 +115,7 @@ def _exactness(
     usual = ContextOptions(
         n_ctx=2 * exactness.DEPTH,
         threads=threads,
-        flash_attention={"on": True, "off": False}.get(how.flash_attn),
+        flash_attention=FLASH_ATTENTION[how.flash_attn],
         cache_k=setup.cache_k,
         cache_v=setup.cache_v,
     )
