@@ -368,7 +368,7 @@ def test_the_devices_named_for_each_model_are_those_that_it_may_use(
 
     def use(**options: Any) -> list[tuple[bool, bool]]:
         asked = LoadRequest(**options)
-        free = planning.free_memory(asked.device, planning.devices_of_draft(asked))
+        free = planning.free_memory(asked)
         return [(each.target, each.draft) for each in free.devices]
 
     assert use() == [(True, True)] * 3
@@ -472,7 +472,7 @@ def test_the_verdict_is_the_plans(
 
 def test_lists_reports_and_loading_count_the_same_memory(starter_file: Path) -> None:
     row = next(row for row in catalogue.rows() if row.name == STARTER)
-    free = partial(planning.free_for, ())
+    free = partial(planning.free_memory, LoadRequest())
     report = examine(STARTER, None, RetryPolicy(), free=free, scan=False)
     planned = planning.load_plan(check(LoadRequest(pair=STARTER)))
     assert row.fit.needed == report.outlook.fit.needed == planned.total + PROGRAM

@@ -64,6 +64,13 @@ SCAN: Option = click.option(
     help="Find models of Ollama, LM Studio, llama.cpp and the Hub cache by name.",
 )
 
+LISTED_DRAFTERS: Option = click.option(
+    "--draft",
+    metavar="DRAFT",
+    help="Drafters, with commas between: files, Hub references, pairs' names, `auto`, `lookup`,"
+    " kinds of heads (`mtp`, `dspark`, `dflash`, `eagle3`); or `none`.",
+)
+
 PAIR: tuple[Option, ...] = (
     click.argument("pair", required=False, type=types.plain_text, metavar="[PAIR]"),
     option("--target", types.plain_text, "The same as PAIR.", "MODEL"),

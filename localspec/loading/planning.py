@@ -188,7 +188,7 @@ def _load_plan(checked: CheckedRequest) -> LoadPlan:
     limits = _user_limits(checked)
     if not (drafts or checked.lookup):
         limits = replace(limits, snapshots=0)
-    free = free_memory(options.device, devices_of_draft(options), _threads(options))
+    free = free_memory(options, _threads(options))
     most = limits.n_ctx or largest_context(target, free)
     more, free = _placed_alone(drafts[1:], free, limits, most)
     if drafts:
@@ -253,7 +253,7 @@ def drafts_plan(checked: CheckedRequest, n_ctx: int) -> tuple[ModelSetup, ...]:
         LocalspecError: as `load_plan`.
     """
     options = checked.request
-    free = free_memory(options.device, devices_of_draft(options), _threads(options))
+    free = free_memory(options, _threads(options))
     limits = _user_limits(checked)
     placed, _ = _placed_alone(checked.drafts, free, limits, n_ctx)
     return tuple(each.target for each in placed)
@@ -357,18 +357,14 @@ def _chat_model(model: ModelFiles) -> ModelFiles:
     return model
 
 
-def free_memory(
-    target: tuple[str, ...] | None = None,
-    draft: tuple[str, ...] | None = (),
-    threads: int = 0,
-) -> FreeMemory:
+def free_memory(options: LoadRequest, threads: int = 0) -> FreeMemory:
     """The free memory of this machine.
 
     Args:
-        target: names of the devices that the target may use, None for all.
-        draft: the same for the draft.
+        options: say which devices may be used, and which workers, which must have been greeted.
         threads: threads that will be started.
     """
+    target, draft = options.device, devices_of_draft(options)
     return FreeMemory(
         ram=machine.available(),
         total=machine.total(),
@@ -385,11 +381,6 @@ def free_memory(
         ),
         address_space=machine.address_space_left(threads),
     )
-
-
-def free_for(workers: Sequence[str]) -> FreeMemory:
-    """The free memory for a pair, with these workers, which must have been greeted."""
-    return free_memory(draft=devices_of_draft(LoadRequest(rpc=tuple(workers))))
 
 
 def greet(workers: Sequence[str]) -> tuple[str, ...]:

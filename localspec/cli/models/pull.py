@@ -10,7 +10,7 @@ import click
 
 from localspec import formats
 from localspec.cli.interrupt import raising
-from localspec.cli.shared_options import SCAN
+from localspec.cli.shared_options import LISTED_DRAFTERS, SCAN
 from localspec.cli.standard_streams import ProgressLine
 from localspec.errors import Cancelled, Ended
 from localspec.loading.measurements import ranking
@@ -24,12 +24,7 @@ from localspec.safe_text import unbroken
 
 @click.command("pull")
 @click.argument("pair")
-@click.option(
-    "--draft",
-    metavar="DRAFT",
-    help="Drafters, with commas between: files, Hub references, pairs' names, `auto`, `lookup`,"
-    " kinds of heads (`mtp`, `dspark`, `dflash`, `eagle3`); or `none`.",
-)
+@LISTED_DRAFTERS
 @click.option("--name", metavar="NAME", help="The pair's name.  [default: the file's]")
 @click.option(
     "--quant",

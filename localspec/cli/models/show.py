@@ -12,9 +12,10 @@ import click
 
 from localspec import formats
 from localspec.cli.models import proposed
-from localspec.cli.shared_options import SCAN, WORKERS
+from localspec.cli.shared_options import LISTED_DRAFTERS, SCAN, WORKERS
 from localspec.drafter_names import AUTO
 from localspec.errors import HubOffline, HubUnavailable
+from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements import ranking
 from localspec.loading.measurements.ranking import RankedPair
 from localspec.pairs.hub.retries import RetryPolicy
@@ -30,12 +31,7 @@ _WITH_WORKERS = "speed       with workers it is not known until the pair is load
 
 @click.command("show")
 @click.argument("pair", default="starter")
-@click.option(
-    "--draft",
-    metavar="DRAFT",
-    help="Drafters, with commas between: files, Hub references, pairs' names, `auto`, `lookup`,"
-    " kinds of heads (`mtp`, `dspark`, `dflash`, `eagle3`); or `none`.",
-)
+@LISTED_DRAFTERS
 @click.option(
     "-c",
     "--ctx-size",
@@ -101,7 +97,7 @@ def _looked(
     from localspec.loading import planning  # noqa: PLC0415 - it needs llama.cpp
     from localspec.loading.measurements import draft_worth  # noqa: PLC0415 - so does this
 
-    free, speed = partial(planning.free_for, rpc), ranking.drafted_speed
+    free, speed = partial(planning.free_memory, LoadRequest(rpc=rpc)), ranking.drafted_speed
     found = examine(pair, draft, RetryPolicy(), n_ctx=n_ctx, free=free, scan=scan, speed_of=speed)
     if rpc:  # a load asks once it has measured
         return found
@@ -138,13 +134,14 @@ def _speed(
     from localspec.loading.measurements import expected_speed  # noqa: PLC0415 - it needs llama.cpp
 
     exact, cost = expected_speed.exact(found.target.paths[0], plan, rpc)
+    told = expected_speed.exact_line(exact, cost, tune)
     if rpc:
-        return [*expected, expected_speed.exact_line(exact, cost, tune)], None
+        return [*expected, told], None
     draft = found.draft.paths[0] if found.draft is not None else None
     profile = expected_speed.expected(found.target.paths[0], draft, plan)
-    lines = expected_speed.lines(profile, exact, cost, tune)
     unmeasured = expected if profile is None else []
-    return [*unmeasured, *lines], expected_speed.data(profile, exact, cost)
+    lines = [*unmeasured, *expected_speed.lines(profile, tune), told]
+    return lines, expected_speed.data(profile, exact, cost)
 
 
 def _expected_lines(known: RankedPair) -> list[str]:

@@ -194,7 +194,10 @@ def in_turns(
             return {}
         turns: list[dict[str, Points]] = []
         while len(turns) < _TURNS and perf_counter() < until:
-            turn = {way: _points(context, sizes, until) for way, context in contexts.items()}
+            turn: dict[str, Points] = {
+                way: measure(context, sizes, budget=until - perf_counter()).points
+                for way, context in contexts.items()
+            }
             # A turn in which the program was suspended lacks the time of the pass that was running.
             if all(points.keys() >= {*sizes} for points in turn.values()):
                 turns.append(turn)
@@ -208,7 +211,3 @@ def _filled(context: Context, depth: int, until: float) -> bool:
     return fill(context, _READ, until=until) and (
         context.repeat(depth) or fill(context, depth, until=until)
     )
-
-
-def _points(context: Context, sizes: Sequence[int], until: float) -> Points:
-    return measure(context, sizes, budget=until - perf_counter()).points

@@ -209,19 +209,13 @@ def data(
     }
 
 
-def lines(
-    known: ExpectedSpeed | None, exact: int | None, cost: ExactnessCost | None, tune: str
-) -> list[str]:
-    """A pair's speed for people; `tune` is the command that measures it."""
-    return [*_measured(known, tune), exact_line(exact, cost, tune)]
-
-
 def exact_line(exact: int | None, cost: ExactnessCost | None, tune: str) -> str:
-    """What is known of ``--exact``, for people; the arguments as for `lines`."""
+    """What is known of ``--exact``, for people; the arguments as for `data` and `lines`."""
     return f"--exact     {exact_words(exact, cost, f'`{tune}`')}"
 
 
-def _measured(known: ExpectedSpeed | None, tune: str) -> list[str]:
+def lines(known: ExpectedSpeed | None, tune: str) -> list[str]:
+    """A pair's speed for people; `tune` is the command that measures it."""
     if known is None:
         return [f"measured    not yet while this machine was idle: `{tune}` takes half a minute"]
     found = [
