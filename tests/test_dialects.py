@@ -296,7 +296,7 @@ def test_what_can_be_asked_of_thoughts_is_learnt(
     assert (thinking.switch, thinking.efforts, thinking.budget) == can
     switch, efforts, _ = can
     for reasoning, mark in opens.items():
-        assert dialect.asked(reasoning).prefill == mark, reasoning
+        assert dialect.asked(reasoning).opening == mark, reasoning
 
     def prompt(reasoning: str, effort: str = "") -> str:
         source, talk = TemplateSource(TEMPLATES[name], BOS, EOS), [Message(Role.USER, "Q?")]
@@ -308,7 +308,7 @@ def test_what_can_be_asked_of_thoughts_is_learnt(
     assert len({prompt("auto", effort) for effort in efforts}) >= min(2, len(efforts))
     for effort in efforts:
         ends = prompt("auto", effort).rstrip()
-        assert ends.endswith(dialect.asked("auto", effort).prefill)
+        assert ends.endswith(dialect.asked("auto", effort).opening)
 
 
 @needs_templates

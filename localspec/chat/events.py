@@ -74,14 +74,14 @@ class PromptMade(Struct, frozen=True, tag=True):
     Attributes:
         prompt_tokens: its length; more than the context holds ends in an error.
         context_size: tokens that the context holds.
-        prefill: the mark of a thought that the prompt ends with; empty for none.
+        opening: the mark of a thought that the prompt ends with; empty for none.
         cached: how many of its tokens the caches hold; `GenerationStats.prefill_cached` tells how
             many of them could be used.
     """
 
     prompt_tokens: int
     context_size: int
-    prefill: str = ""
+    opening: str = ""
     cached: int = 0
 
 

@@ -27,14 +27,14 @@ class Dialect(Struct, frozen=True):
         known: it was learnt from the model's template; if not, it is what most models write.
         openings: the mark of a thought that prompts end with, as (reasoning, effort, mark) with the
             arguments of `ThinkingOptions.variables`. Without an entry, the prompt opens no thought.
-        prefill: that mark for the prompts of one conversation; empty for none.
+        opening: that mark for the prompts of one conversation; empty for none.
     """
 
     known: bool = False
     marks: AnswerMarks = field(default_factory=AnswerMarks)
     thinking: ThinkingOptions = field(default_factory=ThinkingOptions)
     openings: tuple[tuple[str, str, str], ...] = ()
-    prefill: str = ""
+    opening: str = ""
 
     def asked(self, reasoning: str = "auto", effort: str = "") -> Dialect:
         """The dialect of a conversation with these options for thoughts.
@@ -44,7 +44,7 @@ class Dialect(Struct, frozen=True):
             effort: one that the template knows; any other has no effect.
         """
         variables = self.thinking.variables(reasoning, effort)
-        prefill = next(
+        opening = next(
             (
                 mark
                 for *asked, mark in self.openings
@@ -52,14 +52,14 @@ class Dialect(Struct, frozen=True):
             ),
             "",
         )
-        return structs.replace(self, prefill=prefill)
+        return structs.replace(self, opening=opening)
 
     def raw(self) -> Dialect:
         """This dialect, but thoughts and their marks stay in the content; calls are still read."""
         known, plain = self.marks, AnswerMarks(thoughts=())
         if known.speech == "marks":
             plain = structs.replace(known, thoughts=(), content=(), closers=(), fillers=(), ends=())
-        return structs.replace(self, marks=plain, openings=(), prefill="")
+        return structs.replace(self, marks=plain, openings=(), opening="")
 
     def reader(
         self, tools: Sequence[Any] | None = None, *, prompt: str = "", exact: bool = False
@@ -95,8 +95,8 @@ class Dialect(Struct, frozen=True):
             raw: the text of the answer, including marks.
             tools: those that may be called, in OpenAI's form.
         """
-        known = self.read(raw, tools, prompt=self.prefill).calls
-        return known or self.read(raw, None, prompt=self.prefill).calls
+        known = self.read(raw, tools, prompt=self.opening).calls
+        return known or self.read(raw, None, prompt=self.opening).calls
 
     def said(self, raw: str, *, cut: bool = False) -> AnswerReading:
         """Read a stored answer, in which nothing counts as a call.

@@ -63,12 +63,12 @@ class Completions:
             yield from map(Noticed, template.notices[noticed:])
             known, prompt = self._recalled(text)
             stops = (*stops, *template.stops)
-            prefill, texts = session.dialect.opened(text), list[Past]()
+            opening, texts = session.dialect.opened(text), list[Past]()
         else:
-            (prompt, texts), prefill = self._plain(asked), ""
+            (prompt, texts), opening = self._plain(asked), ""
         target = session.pair.target
         if asked.count_only or len(prompt) > target.n_ctx:
-            yield PromptMade(len(prompt), target.n_ctx, prefill)
+            yield PromptMade(len(prompt), target.n_ctx, opening)
             return
         if self._may_quote(asked):
             texts = [self._quoted.past(asked.messages)]
@@ -79,14 +79,14 @@ class Completions:
             asked.settings,
             answer,
             cancel,
-            after=self._awaited(prefill, asked.after),
-            prefill=prefill,
+            after=self._awaited(opening, asked.after),
+            opening=opening,
             top_logprobs=asked.top_logprobs,
             drafters=asked.drafters,
             texts=texts,
         )
         cached = self._restored(prompt[:-1], anew=asked.anew)
-        yield PromptMade(len(prompt), target.n_ctx, prefill, cached)
+        yield PromptMade(len(prompt), target.n_ctx, opening, cached)
         try:
             yield from turn if asked.top_logprobs is None else self._scored(turn)
         finally:
@@ -107,12 +107,12 @@ class Completions:
         told = bool(asked.messages and asked.settings.grammar)
         return self._session.pair.lookup and looks_up and told
 
-    def _awaited(self, prefill: str, after: str) -> list[str]:
+    def _awaited(self, opening: str, after: str) -> list[str]:
         """The texts after which the grammar applies, in order.
 
         Text inside a thought may look like a call, but is not one.
         """
-        closing = self._session.dialect.marks.closing(prefill)
+        closing = self._session.dialect.marks.closing(opening)
         return [mark for mark in (closing, after) if mark]
 
     def _check_drafters(self, named: tuple[str, ...]) -> None:

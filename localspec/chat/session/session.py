@@ -286,7 +286,7 @@ class Session:
         cancel: Cancel,
         *,
         after: Sequence[str] = (),
-        prefill: str = "",
+        opening: str = "",
         top_logprobs: int | None = None,
         drafters: Sequence[str] | None = None,
         texts: Sequence[Past] = (),
@@ -300,7 +300,7 @@ class Session:
             answer: receives the generated tokens.
             cancel: stops the generation.
             after: texts in order; the grammar applies once all of them have been written.
-            prefill: the mark of a thought that the prompt ends with; empty for none.
+            opening: the mark of a thought that the prompt ends with; empty for none.
             top_logprobs: how many alternatives to report per token; None for no probabilities.
             drafters: the names of those that may draft; None for all.
             texts: that lookup may copy from, besides the prompt.
@@ -308,7 +308,7 @@ class Session:
         Yields and raises as `turn` does.
         """
         allowed = None if drafters is None else frozenset(drafters)
-        how = self._writer.how(settings, after, self._prompt.budget(settings, prefill))
+        how = self._writer.how(settings, after, self._prompt.budget(settings, opening))
         how = replace(how, top_logprobs=top_logprobs, drafters=allowed)
         turn = self._turns.complete(prompt, settings, how, answer, cancel, texts=texts)
         return self._guard.turn(turn, cancel)

@@ -72,20 +72,20 @@ class TurnPrompt:
         """The messages as JSON writes them, if the answer may call tools or has a grammar."""
         return [self._quoted.past(messages)] if self.tools.offered or settings.grammar else []
 
-    def calling(self, settings: ChatSettings, prefill: str) -> tuple[ChatSettings, tuple[str, ...]]:
+    def calling(self, settings: ChatSettings, opening: str) -> tuple[ChatSettings, tuple[str, ...]]:
         """The settings of an answer that may call tools, and the texts after which a grammar holds.
 
         A grammar of the user's own goes before.
 
         Args:
             settings: of the answer.
-            prefill: the mark of a thought that the prompt ends with; empty for none.
+            opening: the mark of a thought that the prompt ends with; empty for none.
         """
         own = settings.grammar
         grammar, after = ("", ()) if own else self.tools.grammar(self.dialect(settings))
         if not grammar:
             return settings, ()
-        closing = self._template.dialect.marks.closing(prefill)
+        closing = self._template.dialect.marks.closing(opening)
         return replace(settings, grammar=grammar), (*([closing] if closing else []), *after)
 
     def offer(
@@ -125,7 +125,7 @@ class TurnPrompt:
         )
 
     def budget(
-        self, settings: ChatSettings, prefill: str
+        self, settings: ChatSettings, opening: str
     ) -> tuple[str, str, tuple[int, ...]] | None:
         """The opening mark, the closing mark and the tokens that close a thought with a budget.
 
@@ -133,14 +133,14 @@ class TurnPrompt:
 
         Args:
             settings: of the answer.
-            prefill: the mark of a thought that the prompt ends with; empty for none.
+            opening: the mark of a thought that the prompt ends with; empty for none.
         """
         marks = self._template.dialect.marks
         if settings.reasoning_budget < 0 or not marks.thoughts:
             return None
         pairs = marks.thoughts
-        begin, close = next((pair for pair in pairs if pair[0] == prefill), pairs[0])
+        begin, close = next((pair for pair in pairs if pair[0] == opening), pairs[0])
         ids = self._model.tokenize(
             f"{THOUGHT_ENDS}{close}{marks.gap}", add_special=False, parse_special=True
         )
-        return "" if prefill else begin, close, tuple(ids)
+        return "" if opening else begin, close, tuple(ids)

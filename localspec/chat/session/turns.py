@@ -125,7 +125,7 @@ class Turns:
         if self._prompt.window.left_out > left_out:
             yield TurnsLeftOut(self._prompt.window.left_out)
         piece = self._template.piece
-        opened = self._prompt.dialect(settings).prefill
+        opened = self._prompt.dialect(settings).opening
         stops = (*settings.stop, *self._template.stops)
         cycle = Repetition() if settings.repeat_stop else None
         drafters = tuple(self._writer.pair.drafts)

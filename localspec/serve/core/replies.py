@@ -130,8 +130,8 @@ class IncomingAnswer:
                 case PromptMade():
                     self.prompt = event
                     if self._dialect is not None:
-                        prefill = event.prefill
-                        self._reader = self._dialect.reader(self._tools, prompt=prefill, exact=True)
+                        opening = event.opening
+                        self._reader = self._dialect.reader(self._tools, prompt=opening, exact=True)
                 case RoundText():
                     yield from self._read(event)
                 case TokensScored(tokens) if self._scores is not None:
