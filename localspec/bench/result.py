@@ -53,7 +53,7 @@ class BenchRun:
 
     @property
     def draft_s(self) -> float:
-        """Seconds in the draft."""
+        """Seconds of drafting."""
         return sum(done.draft_s for done in self.stats.rounds if done.draft_passes or done.kept)
 
     @property

@@ -64,8 +64,9 @@ class Figures:
         time_to_first_token_s: seconds, without loading.
         draft_s, verify_s: seconds spent drafting and verifying, this turn.
         prompt_tokens, prompt_cached: tokens of the turn's prompt, and how many of them were cached.
-        draft_cached, draft_read: for the draft: tokens of the same prompt that its cache held, and
-            tokens that it read before its first guess (including the answer's first token).
+        draft_cached, draft_read: of the drafter that was asked first: tokens of the prompt that its
+            cache held, and tokens that it read before its first guess (including the answer's first
+            token).
         context_used, context_size: tokens.
         flash_attn: how attention is computed: ``on``, ``off`` or ``auto``.
         slow: why the answer is slower than it could be, in a sentence; empty if nothing was found.

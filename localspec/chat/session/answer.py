@@ -27,7 +27,7 @@ class AnswerText:
     Args:
         piece: returns the bytes of a token.
         stops: the stop strings.
-        drafters: the names of the draft models, in the order in which they were named.
+        drafters: the names of draft models and heads, in the order in which they were named.
         begins: the mark of a thought that the prompt has opened; the text begins with it, so that
             it can be parsed without the prompt.
         repetition: ends an answer that only repeats itself; None lets it go on.

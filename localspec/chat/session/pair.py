@@ -85,8 +85,8 @@ class LoadedPair:
     Attributes:
         reference: what names the pair on a command line: PAIR, and the draft if one was named.
         chat_template: replaces the target's own; None keeps that.
-        drafts: the contexts of the draft models, by drafter name.
-        draft_note: why no model drafts, if none does.
+        drafts: the contexts of draft models and heads, by drafter name.
+        draft_note: why neither a model nor a head drafts, if none does.
         waiting: the shown names of draft models that are still to be loaded.
         left_out: why a draft model is not used; empty if all are.
         exact_note: what is known of ``--exact`` here.
@@ -111,17 +111,17 @@ class LoadedPair:
 
     @property
     def draft(self) -> Context | None:
-        """The first draft model's context; None without a draft model."""
+        """The context of the first draft model or head; None without any."""
         return next(iter(self.drafts.values()), None)
 
     @property
     def contexts(self) -> tuple[Context, ...]:
-        """The target's context, then those of the draft models."""
+        """The target's context, then those of draft models and heads."""
         return (self.target, *self.drafts.values())
 
     @property
     def models(self) -> list[str]:
-        """The drafters that are separate models, by name."""
+        """The names of the draft models, without heads."""
         return [name for name in self.drafts if name.split()[0] in (DRAFT, CROSS_VOCABULARY)]
 
     @property

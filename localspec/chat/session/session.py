@@ -119,7 +119,7 @@ class Session:
 
     @property
     def draft_name(self) -> str | None:
-        """What the draft models are called on the screen, loaded or not; None without any."""
+        """What draft models and heads are called on the screen, loaded or not; None without any."""
         loaded = (each.model.shown_name for each in self.pair.drafts.values())
         return " + ".join((*loaded, *self.pair.waiting)) or None
 
@@ -146,7 +146,7 @@ class Session:
 
     @property
     def drafters(self) -> tuple[str, ...]:
-        """The names of all drafters: the draft models' own names, and prompt lookup."""
+        """The names of all drafters: the own names of models and heads, and prompt lookup."""
         models = tuple(each.model.name for each in self.pair.drafts.values())
         return (*models, LOOKUP) if self.pair.lookup else models
 

@@ -22,10 +22,10 @@ from localspec.engine.round.verify import Draft
 
 @dataclass(frozen=True, slots=True)
 class TextView:
-    """One of the target's tokens, cut from a draft's text.
+    """One of the target's tokens, cut from text that the draft model wrote.
 
     Attributes:
-        sure: how sure the draft was of the token's text: 0 to 1.
+        sure: how sure the model was of the token's text: 0 to 1.
     """
 
     must_verify: ClassVar[bool] = False
@@ -33,7 +33,7 @@ class TextView:
     sure: float
 
     def confidence(self) -> float:
-        """How sure the draft was."""
+        """How sure the model was."""
         return self.sure
 
     def pick(self) -> tuple[int, None]:
@@ -194,13 +194,13 @@ class CrossVocabularyDrafter:
 def _shares(
     confidences: Sequence[float], theirs: Sequence[int], ours: Sequence[int]
 ) -> list[float]:
-    """How sure the draft was of each token that was cut from its text.
+    """How sure the draft model was of each of the target's tokens that were cut from its text.
 
-    It is the product of the draft's confidences in its tokens that begin in that token.
+    Several of its own tokens may begin within one of those: their confidences are multiplied.
 
     Args:
-        confidences: of the draft's tokens, or none.
-        theirs: lengths of the draft's tokens, in bytes.
+        confidences: of the model's own tokens, or none.
+        theirs: lengths of its own tokens, in bytes.
         ours: lengths of the tokens that were cut, in bytes.
     """
     starts = [0, *accumulate(theirs)]

@@ -52,10 +52,10 @@ class HeadDrafter:
         *,
         anew: bool = False,
     ) -> None:
-        """Start a generation; the states of the text so far have already been seen.
+        """Start a generation; the head has seen states of the text so far when they were computed.
 
-        How many of them were seen, and with that the drafts, depends on what was decoded before.
-        With `anew` the head reads only what this generation decodes.
+        Which ones the target computed, and so what the head drafts, depends on what its cache held
+        before. With `anew` the head forgets them, and reads only what this generation decodes.
         """
         self.head.watch(cancel)
         if anew:
@@ -164,8 +164,8 @@ class BlockDrafter(HeadDrafter):
 
     Row i of the head is the target's state at token i. The number of tokens that a pass guesses
     changes all of them, so it is decided before the pass; how many are submitted is decided after
-    it. A token's distribution depends on the tokens drawn before it only through the sampler chain,
-    and where the head says so.
+    it. A guess depends on the tokens drawn before it in the block through the sampler chain alone,
+    unless the head's logits depend on the token before (`BlockHead.guess`).
     """
 
     head: BlockHead

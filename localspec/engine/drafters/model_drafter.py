@@ -22,13 +22,13 @@ from localspec.engine.round.sampling import Logits
 class ModelDrafter:
     """Drafts with a small model that has the target's vocabulary.
 
-    The draft's cache is always a prefix of the sequence: `observe` takes back what was rejected,
+    The model's cache is always a prefix of the sequence: `observe` takes back what was rejected,
     `propose` decodes what is missing. After a draft was accepted whole, its last token is missing,
     since nothing had to be proposed after it.
 
-    Where much is missing, above all after a long prompt, the draft reads the first few tokens and
+    Where much is missing, above all after a long prompt, the model reads the first few tokens and
     the last ones: to read all would take longer than a short answer gains. The cache holds them as
-    if nothing stood between. The draft reads all once its accepted tokens have saved that time.
+    if nothing stood between. The model reads all once accepted tokens have saved that time.
 
     Attributes:
         excerpt: how much of a long text it reads.
@@ -59,7 +59,7 @@ class ModelDrafter:
         self._held = 0  # tokens of the cache that the last proposal went on from
         self._n_vocab = min(n_vocab, context.model.n_vocab)
         self._proposer: Proposer = argmax_proposer
-        # Reading tokens that may not be drafted pays only where taking them back costs nothing.
+        # To read guesses, which may not be drafted, pays only where taking them back costs nothing.
         removes = context.max_rollback is None
         self._ahead = Ahead(context, self._n_vocab, ahead) if ahead and removes else None
         self.capabilities = Capabilities(reads_paths=removes, ahead=self._ahead)
@@ -105,9 +105,9 @@ class ModelDrafter:
     def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Proposal:
         """Draft while the plan goes on.
 
-        The draft is shorter after an end of generation, in a full context, where none of the
-        draft's ids may follow, and where its logits are not a distribution. It is empty once the
-        text holds an id that only the target has.
+        The draft ends early with a token that ends generation, in a full context, where no id of
+        the model may follow, and where its logits are no distribution. It is empty once the text
+        holds an id that only the target has.
         """
         ready = self._found(tokens)
         guesses = self._ahead.take(tokens) if self._ahead is not None else ()
@@ -161,8 +161,8 @@ class ModelDrafter:
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
         """Take what was rejected out of the cache.
 
-        The cache never holds the newest token. Lookup may have continued the draft: the cache holds
-        its accepted tokens only if they stood in the path. A recurrent draft goes back to where it
+        The cache never holds the newest token. Of the tokens that lookup added to the draft, it
+        holds accepted ones only if they stood in the path. A recurrent model goes back to where it
         began to draft, and reads the accepted tokens with the newest one.
         """
         self.excerpt.earn(accepted)

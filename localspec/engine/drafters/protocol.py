@@ -25,8 +25,8 @@ class Proposal:
 
     Attributes:
         drafter: the name of the drafter; empty if none was asked.
-        views: what the drafter's passes showed, in order, a last one that added no token included.
-            They have no confidence any more: the draft's logits have been overwritten.
+        views: what the drafter's passes showed, in order, also a last one that added no token. They
+            can no longer tell their confidence: the logits have been overwritten.
         confidences: those of the views, if the plan learns; else empty.
         read: tokens that the drafter decoded before it could propose.
         cached: tokens that its cache held already.
@@ -34,11 +34,10 @@ class Proposal:
         search_s: seconds of the search for these tokens, after the drafter's own.
         passes: decodes of the drafter, if their number differs from that of the views.
         path: how many of the last tokens in `read` were lookup's guess.
-        agreed: lookup tokens that the drafter proposed too, and went on after; where it had read
-            them, their passes were already done.
+        agreed: tokens of lookup's guess that the drafter proposed as well, and went on after.
         begun: the first token that a head's cache knows.
         block: tokens guessed in one pass.
-        kept: passes made during the target's last pass.
+        kept: passes that it made ahead, during the target's last pass, and that came true.
         left_out: tokens of the sequence that the drafter's passes did not know.
     """
 

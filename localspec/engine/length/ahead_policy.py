@@ -23,17 +23,17 @@ _SHARE = 0.005
 
 
 class AheadPolicy:
-    """Whether the draft goes on during the target's pass.
+    """Whether the draft model goes on during the target's pass.
 
-    Let V be the seconds of that pass, s the factor by which the draft slows it down, c the seconds
-    of a draft pass, n the draft passes done meanwhile, and h the chance that they are of use. Then
-    it pays if
+    Let V be the seconds of that pass, s the factor by which the draft model slows it down, c the
+    seconds of one of the model's own passes, n how many of these are done meanwhile, h the chance
+    that they are of use, and l the tokens of a usual draft. Then it pays if
 
-        h min(n, usual draft) c > (s - 1) V + (1 - h) c / 2.
+        h min(n, l) c > (s - 1) V + (1 - h) c / 2.
 
-    The left side is the time saved. The right side is the target's loss, and the wait for the draft
-    pass that is still running when the guess proves wrong. h is the recent share of drafts that
-    were accepted whole, times the share of these whose bonus token was the guess.
+    The left side is the time saved. The right side is the target's loss, and the wait for the
+    model's pass that is still running when the guess proves wrong. h is the recent share of drafts
+    that were accepted whole, times the share of these whose bonus token was the guess.
 
     s and n are measured in trial rounds. Their loss is charged to an account that earns a small
     share of all time.

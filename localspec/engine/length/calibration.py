@@ -1,4 +1,4 @@
-"""The chance that a drafted token is accepted, given the draft's confidence in it.
+"""The chance that a drafted token is accepted, given the drafter's confidence in it.
 
 A leaf: plain numbers in, plain numbers out, no clock.
 """
@@ -22,7 +22,7 @@ _PERSISTENCE = 0.4  # how much of a position's deviation from the mean the next 
 
 
 class Calibration:
-    """A straight line from a draft's confidence to the chance of acceptance.
+    """A straight line from a drafter's confidence to the chance of acceptance.
 
     It is fitted by least squares, with less weight for older observations. Observations are the
     acceptance *probabilities* that a rule knows after a verify pass (the target's probability of
@@ -58,7 +58,7 @@ class Calibration:
         """Learn from tested positions.
 
         Args:
-            confidences: the draft's confidence at every position, in order.
+            confidences: the drafter's confidence at every position, in order.
             chances: acceptance probabilities of the tested positions, up to the first rejection.
         """
         if not chances:

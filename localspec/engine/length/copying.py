@@ -99,12 +99,17 @@ class Copying(NamedTuple):
     rereads: float = 0.0
 
     def best(self, confidences: Sequence[float], drafted: int = 0, chain: float = 1.0) -> Copy:
-        """The best number of copied tokens after `drafted` ones, all accepted by chance `chain`.
+        """The best number of copied tokens to add to a draft.
 
         A copy that is cut short continues in the next round. So the best length m is that of the
         fastest round, in which (E + sum_{k<=m} S_k) / T(drafted + m + 1) is greatest. S_k is the
         chance that all drafted and k copied tokens are accepted. E = 1 + drafted * chain tokens, at
         least, are expected without copies. What the copy is worth is counted at `rate`.
+
+        Args:
+            confidences: lookup's, in the tokens that may be copied.
+            drafted: tokens of the draft.
+            chain: the chance that all of them are accepted.
         """
         times, least = self.times, self.least
         baseline, gain, spent, stays = times[drafted + 1], 0.0, 0.0, chain

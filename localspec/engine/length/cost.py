@@ -246,7 +246,7 @@ class ModelCosts:
             self._stretches.append(median(offs.values()))
         for n, off in offs.items():
             self._votes.setdefault(n, deque(maxlen=VOTES)).append(off)
-        # A credible measurement has two votes, another one has one. Disturbances only make rounds
+        # The measurement has two votes if it is credible, else one. Disturbances only make rounds
         # longer, so the lower of two middle votes counts.
         own = 1 + self.believed
         self._usual = median_low((*own * (0.0,), *self._stretches))

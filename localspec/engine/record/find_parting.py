@@ -56,7 +56,7 @@ def _next(record: GenerationRecord, at: int) -> int | None:
 
 
 def _scores(engine: Engine, record: GenerationRecord, at: int, cancel: Cancel) -> dict[int, float]:
-    """What the rule takes the largest of, by token, in logits; empty if it takes none."""
+    """By token its score, in logits: the rule takes the largest. Empty for rules without scores."""
     how = verification(record.settings)
     if how.name != "match" or not (how.greedy or how.coupled):
         return {}

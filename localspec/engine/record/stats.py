@@ -90,16 +90,16 @@ class Round:
         gamma: draft length asked for.
         drafted: draft length proposed and submitted (at most `gamma`).
         accepted: drafted tokens that verification accepted, also those cut off after an end.
-        draft_s: seconds spent proposing, the draft's own prefill included.
+        draft_s: seconds spent proposing, with what the drafter had to read first.
         verify_s: seconds in the target's decode.
         total_s: seconds from the start of the round to its end.
         rollback_s: the part of them in which the target rolled back rejected tokens.
         between_s: seconds since the end of the round before, which its consumer took.
-        draft_prefill: tokens that the draft had to decode before it could propose.
-        draft_cached: tokens that the draft's cache held already.
-        draft_passes: decodes of the draft that the round waited for. `draft_passes + kept` is one
-            more than the model drafted if the last pass ended the draft without a token.
         drafter: the name of the drafter that was asked; empty if none was.
+        draft_prefill: tokens that this drafter had to decode before it could propose.
+        draft_cached: tokens that its cache held already.
+        draft_passes: its decodes that the round waited for. If its last pass ended the draft
+            without adding a token, `draft_passes + kept` is one more than the tokens it drafted.
         copied: the last tokens of the draft, if lookup added them; all of them if it drafted alone.
         copying_s: the part of `draft_s` in which lookup searched for a match.
         copy_confidences, copy_chances: like `confidences` and `chances`, for the tokens that lookup
@@ -108,11 +108,11 @@ class Round:
             their passes were already done.
         path_confidences, path_chances: lookup's confidences, and for each whether the model drafted
             the same token and went on; also for tokens that the model did not read first.
-        ahead: decodes of the draft that began while the target decoded, for the next round.
+        ahead: the drafter's decodes that began while the target decoded, for the next round.
         kept: decodes begun `ahead` in the round before and used by this one, not in `draft_passes`.
         context: tokens of the sequence when the round began.
         left_out: the part of `context` that the drafter has not read.
-        confidences: the draft's confidence after each of its passes, in order; empty unless the
+        confidences: the drafter's confidence after each of its passes, in order; empty unless the
             policy learns.
         chances: acceptance probabilities of the tested positions, up to and including the first
             rejection; empty unless the policy learns.
@@ -200,7 +200,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """The target's prompt pass.
+    """What it took the target to read a prompt.
 
     Attributes:
         cached: prompt tokens that were already in the target's cache.
@@ -228,7 +228,7 @@ class GenerationStats:
 
     `time_to_first_token_s` runs from the start of the prefill to the end of the first round
     that emitted something; loading is left out. `draft_prefill` and `draft_cached` are those of
-    the first round that asked the draft: the prompt, and the token or two generated before it.
+    the first round that asked a drafter, which reads the prompt, and the few tokens after it.
     `drafters` has the sums of every drafter that was asked, by name.
     `lenience` is that of a lossy rule, None for a lossless one.
     """

@@ -111,7 +111,7 @@ class Engine:
         Args:
             prompt: its ids.
             cancel: stops it.
-            policy: of the generation to come; None if it may ask any drafter.
+            policy: of the generation to come; with None all drafters see the prompt.
             follow_clock: whether to make passes that take less than a second. Passes of other
                 sizes round differently, so a prompt that must give equal bits is read in passes
                 that are as long as possible.

@@ -26,7 +26,8 @@ class Draft:
         q: the distributions that they were really drawn from, one each; None for a proposal
             without probabilities.
         must_verify: how many leading tokens must be submitted, or the output's distribution would
-            change: through the last sampled one, if the rule weighs its q. Others may be left out.
+            change. If the rule weighs q, these are all up to the last one that was drawn from its
+            q; tokens after them may be left out.
 
     Raises:
         EngineError: the numbers do not fit together.
