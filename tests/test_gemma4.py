@@ -20,8 +20,6 @@ import pytest
 from llama_cpp import llama_cpp as lib
 
 from localspec.bench import benchmark
-from localspec.bench.benchmark import bench_pair
-from localspec.bench.prompt_sets import BenchRequest, PromptSet
 from localspec.drafter_names import ASSISTANT
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.head_drafter import SharedDrafter, head_drafter
@@ -45,7 +43,7 @@ from localspec.pairs.gguf import head_checks
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.memory.model_facts import draft_facts
 from localspec.pairs.memory.need import ModelSetup, need
-from tests.support import toy
+from tests.support.short_bench import short_bench
 
 from .support.gemma4 import USUAL, Assistant, Attention, write_assistant, write_gemma4
 from .test_heads import PROMPTS, run
@@ -345,21 +343,8 @@ def test_a_bench_compares_it(
     """The head's context is made for a target that another session already uses."""
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
     monkeypatch.setattr(benchmark, "wait_for_calm", lambda *_: 0.0)
-    one = PromptSet("one", toy.questions(1).prompts, ignore_end=True)
-    wanted = BenchRequest(
-        prompts=one,
-        repeats=1,
-        n_predict=8,
-        temperature=0.0,
-        seed=1,
-        gamma=2,
-        drafts=("lookup", str(files[1])),
-    )
-
-    def ignore(*_: object) -> None: ...
-
     asked = replace(request(files, gamma=2), draft="lookup")
-    report = bench_pair(asked, wanted, Cancel(), progress=ignore, asking=ignore, warn=ignore)
+    report = short_bench(asked, "lookup", str(files[1]))
     drafted = {run.arm: sum(done.drafted for done in run.stats.rounds) for run in report.runs}
     assert list(drafted.values())[-1] > 0
     assert report.agreement.same == report.agreement.compared == 2

@@ -25,8 +25,6 @@ from gguf import gguf_reader as reader
 from llama_cpp import llama_cpp_ext
 
 from localspec.bench import benchmark
-from localspec.bench.benchmark import bench_pair
-from localspec.bench.prompt_sets import BenchRequest, PromptSet
 from localspec.chat.session.pair import LoadRecord
 from localspec.chat.states.cached_prefixes import CachedPrefixes
 from localspec.drafter_names import DFLASH, DRAFT, EAGLE3, MTP
@@ -78,6 +76,7 @@ from .support.heads import (
 )
 from .support.hub_world import World
 from .support.pairwise import usually
+from .support.short_bench import short_bench
 from .test_toy import PROMPTS as ASKED
 
 PROMPTS = (
@@ -933,20 +932,7 @@ def test_a_bench_takes_mtp_wherever_it_is_named(
     monkeypatch.setattr(benchmark, "wait_for_calm", lambda *_: 0.0)
     target = WITHIN[kind](tmp_path / "mtp.gguf")
     options = LoadRequest(pair=str(target), draft="lookup", threads=1, ctx_size=256, gamma=2)
-    one = PromptSet("one", toy.questions(1).prompts, ignore_end=True)
-    wanted = BenchRequest(
-        prompts=one,
-        repeats=1,
-        n_predict=8,
-        temperature=0.0,
-        seed=1,
-        gamma=2,
-        drafts=("lookup", "mtp"),
-    )
-
-    def ignore(*_: object) -> None: ...
-
-    report = bench_pair(options, wanted, Cancel(), progress=ignore, asking=ignore, warn=ignore)
+    report = short_bench(options, "lookup", "mtp")
     drafted = {run.arm: sum(done.drafted for done in run.stats.rounds) for run in report.runs}
     assert len(drafted) == 3
     assert list(drafted.values())[-1] > 0

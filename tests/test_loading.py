@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from localspec.bench import benchmark
-from localspec.bench.prompt_sets import BenchRequest, PromptSet
 from localspec.engine.cancel import Cancel
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
@@ -21,6 +20,7 @@ from localspec.process import messages as m
 from localspec.process.loader import loader
 from localspec.process.server import EngineServer
 from tests.support import toy
+from tests.support.short_bench import short_bench
 
 
 def ignore(*_: object) -> None: ...
@@ -96,19 +96,7 @@ def test_a_bench_of_several_drafts_parses_each_header_once(
 ) -> None:
     monkeypatch.setattr(benchmark, "wait_for_calm", lambda *_: 0.0)
     drafts = ("lookup", str(toy.DRAFT), str(toy.EAGLE3))
-    wanted = BenchRequest(
-        prompts=PromptSet("one", toy.questions(1).prompts, ignore_end=True),
-        repeats=1,
-        n_predict=4,
-        temperature=0.0,
-        seed=1,
-        gamma=1,
-        drafts=drafts,
-    )
-    request = asked(pair=str(toy.TARGET), draft="lookup")
-    report = benchmark.bench_pair(
-        request, wanted, Cancel(), progress=ignore, asking=ignore, warn=ignore
-    )
+    report = short_bench(asked(pair=str(toy.TARGET), draft="lookup"), *drafts)
     assert len(report.on) == len(drafts)
     assert parsed == {toy.TARGET.name: 1, toy.DRAFT.name: 1, toy.EAGLE3.name: 1}
 

@@ -9,6 +9,7 @@ import gguf
 import numpy as np
 
 from localspec.pairs.gguf.header import read_header
+from tests.support.gguf_models import finish
 
 CHANGED = ("attn_q.weight", "attn_output.weight", "ffn_down.weight")
 """The tensors of every layer that an adapter changes."""
@@ -64,8 +65,5 @@ def write_adapter(
             name = f"{tensor.name}{ending}"
             array = random.normal(0, std if ending == ".lora_a" else 1, (*reversed(others), *shape))
             writer.add_tensor((rename or {}).get(name, name), array.astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path

@@ -23,7 +23,7 @@ import gguf
 import numpy as np
 
 from tests.support import toy
-from tests.support.gguf_models import KINDS, Vocabulary, read_vocabulary
+from tests.support.gguf_models import KINDS, Vocabulary, add_vocabulary, finish, read_vocabulary
 
 Settings = Mapping[str, Any]
 LAYERS = 3
@@ -202,13 +202,13 @@ def _written(path: Path, architecture: str, known: Settings, seed: int, kind: st
     vocabulary = read_vocabulary(toy.TARGET)
     with tempfile.TemporaryDirectory() as folder:
         bare = Path(folder) / "bare.gguf"
-        _save(_writer(bare, architecture, known, vocabulary))
+        finish(_writer(bare, architecture, known, vocabulary))
         shapes = _as_published(_asked_for(bare), architecture, known)
     writer, random = _writer(path, architecture, known, vocabulary), np.random.default_rng(seed)
     for name, shape in shapes.items():
         raw = KINDS[kind if name.endswith("_exps.weight") else "f32"]
         writer.add_tensor(name, gguf.quantize(_weights(name, shape, random), raw), raw_dtype=raw)
-    _save(writer)
+    finish(writer)
 
 
 def _as_published(
@@ -243,22 +243,8 @@ def _writer(
             writer.add_bool(key, value)
         else:
             (writer.add_float32 if isinstance(value, float) else writer.add_uint32)(key, value)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(vocabulary.pre)
-    writer.add_token_list(list(vocabulary.tokens))
-    writer.add_token_types(list(vocabulary.types))
-    writer.add_token_merges(list(vocabulary.merges))
-    writer.add_bos_token_id(vocabulary.bos)
-    writer.add_eos_token_id(vocabulary.eos)
-    writer.add_add_bos_token(vocabulary.add_bos)
+    add_vocabulary(writer, vocabulary)
     return writer
-
-
-def _save(writer: gguf.GGUFWriter) -> None:
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
 
 def _weights(name: str, shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:

@@ -137,6 +137,26 @@ def vocabulary_of(n_vocab: int) -> Vocabulary:
     return replace(known, tokens=tokens, types=known.types + (known.types[-1],) * more)
 
 
+def add_vocabulary(writer: gguf.GGUFWriter, known: Vocabulary) -> None:
+    """Add tokens, merges and special ids."""
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(known.pre)
+    writer.add_token_list(list(known.tokens))
+    writer.add_token_types(list(known.types))
+    writer.add_token_merges(list(known.merges))
+    writer.add_bos_token_id(known.bos)
+    writer.add_eos_token_id(known.eos)
+    writer.add_add_bos_token(known.add_bos)
+
+
+def finish(writer: gguf.GGUFWriter) -> None:
+    """Write the file with all that was added."""
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 class Weights:
     """Random tensors by name, and the file that they go to."""
 
@@ -217,27 +237,12 @@ class Weights:
         self.vector(f"{layer}.nextn.enorm.weight", n_embd)
         self.vector(f"{layer}.nextn.hnorm.weight", n_embd)
 
-    def write_vocabulary(self) -> None:
-        """Write tokens, merges, special ids and template."""
-        v, writer = self.vocabulary, self.writer
-        writer.add_tokenizer_model("gpt2")
-        writer.add_tokenizer_pre(v.pre)
-        writer.add_token_list(list(v.tokens))
-        writer.add_token_types(list(v.types))
-        writer.add_token_merges(list(v.merges))
-        writer.add_bos_token_id(v.bos)
-        writer.add_eos_token_id(v.eos)
-        writer.add_add_bos_token(v.add_bos)
-        if v.template is not None:
-            writer.add_chat_template(v.template)
-
     def save(self) -> Path:
         """Write the file."""
-        self.write_vocabulary()
-        self.writer.write_header_to_file()
-        self.writer.write_kv_data_to_file()
-        self.writer.write_tensors_to_file()
-        self.writer.close()
+        add_vocabulary(self.writer, self.vocabulary)
+        if self.vocabulary.template is not None:
+            self.writer.add_chat_template(self.vocabulary.template)
+        finish(self.writer)
         return self.path
 
 
