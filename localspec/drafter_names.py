@@ -32,3 +32,11 @@ ASSISTANT: Final = "gemma4-assistant"
 
 DSPARK: Final = "dspark"
 """A head of DFlash's architecture; only ``--draft`` and the names of files tell them apart."""
+
+MODELS: Final = (DRAFT, CROSS_VOCABULARY)
+"""What needs nothing of the target, unlike heads."""
+
+
+def kind_of(drafter: str) -> str:
+    """One of the names above; a pair's second drafter of a kind has a number after that."""
+    return drafter.partition(" ")[0]

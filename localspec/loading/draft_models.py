@@ -9,7 +9,7 @@ from dataclasses import replace
 from localspec.chat.session.drafting import Joined
 from localspec.chat.session.pair import LoadedPair
 from localspec.chat.settings import ChatSettings
-from localspec.drafter_names import CROSS_VOCABULARY
+from localspec.drafter_names import CROSS_VOCABULARY, kind_of
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.cross_vocabulary import VocabularyMap
 from localspec.engine.drafters.cross_vocabulary_drafter import CrossVocabularyDrafter
@@ -183,7 +183,7 @@ class DraftModels:
         contexts, refused = loader.load_drafts(drafts, pair.target)
         kinds = [each.kind for each in loader.checked.drafts]
         both = {**pair.drafts, **contexts}
-        ordered = sorted(both, key=lambda name: kinds.index(name.split()[0]))
+        ordered = sorted(both, key=lambda name: kinds.index(kind_of(name)))
         found = pair.having({name: both[name] for name in ordered})
         for why in refused:
             found = found.without((), why)
@@ -277,7 +277,7 @@ def _drafter(name: str, context: Context, pair: LoadedPair) -> Drafter:
     target = pair.target
     if isinstance(context, Head):
         return head_drafter(context, name)
-    if name.startswith(CROSS_VOCABULARY):
+    if kind_of(name) == CROSS_VOCABULARY:
         return CrossVocabularyDrafter(context, VocabularyMap(target.model, context.model), name)
     ahead = AheadPolicy() if apart(pair, context) else None
     return ModelDrafter(context, target.model.n_vocab, name, ahead=ahead)

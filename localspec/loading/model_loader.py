@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from localspec.chat.session.pair import LoadedAdapter, LoadRecord
-from localspec.drafter_names import MTP
+from localspec.drafter_names import MTP, kind_of
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Context, ContextOptions, Head, Model, devices, head_of
 from localspec.errors import ModelLoadError
@@ -100,7 +100,7 @@ class ModelLoader:
                     draft.model.close()
                 refused.append(cannot_go_back(draft.model))
                 continue
-            alike = sum(name.split()[0] == checked.kind for name in found)
+            alike = sum(kind_of(name) == checked.kind for name in found)
             found[f"{checked.kind} {alike + 1}" if alike else checked.kind] = draft
             self._threads(draft, draft=True)
         return found, refused

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from localspec import formats, machine
 from localspec.chat.advice import SamplingAdvice, advise
 from localspec.chat.settings import ChatSettings
-from localspec.drafter_names import CROSS_VOCABULARY, DRAFT, MTP
+from localspec.drafter_names import CROSS_VOCABULARY, DRAFT, MODELS, MTP
 from localspec.engine.llama import RPC, add_workers, default_threads, devices, shown_name
 from localspec.engine.record.stats import DeviceMemory
 from localspec.errors import OutOfMemory, UsageError
@@ -64,7 +64,7 @@ class CheckedDraft:
     @property
     def is_model(self) -> bool:
         """Whether it is a model that needs nothing of the target, unlike a head."""
-        return self.kind in (DRAFT, CROSS_VOCABULARY)
+        return self.kind in MODELS
 
     @property
     def shown_name(self) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from localspec import machine
 from localspec.chat.advice import SamplingAdvice
-from localspec.drafter_names import CROSS_VOCABULARY, DRAFT
+from localspec.drafter_names import MODELS, kind_of
 from localspec.engine.llama import BUSY, Context, devices
 from localspec.engine.record.stats import DeviceMemory, MemoryUse
 
@@ -122,7 +122,7 @@ class LoadedPair:
     @property
     def models(self) -> list[str]:
         """The names of the draft models, without heads."""
-        return [name for name in self.drafts if name.split()[0] in (DRAFT, CROSS_VOCABULARY)]
+        return [name for name in self.drafts if kind_of(name) in MODELS]
 
     @property
     def draft_state(self) -> str:
