@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
 from localspec.chat.dialects import ContentPiece, ThoughtPiece
-from localspec.engine.record.stats import FinishReason
-from localspec.serve.core.replies import AnswerPiece, CallBegun, CallPart, IncomingAnswer, timings
+from localspec.serve.core.replies import AnswerPiece, CallBegun, CallPart, IncomingAnswer
 from localspec.serve.core.request_tools import FunctionTool, ToolChoice
 from localspec.serve.core.requests import MOST_TOOLS, ConversationRequest, Count, Top, format_rule
 from localspec.serve.core.told_messages import ToldCall, ToldMessage
+from localspec.serve.protocols.completion_writer import CompletionWriter
 from localspec.serve.protocols.protocol_types import (
     Document,
     ProtocolRequest,
-    ReplyWriter,
     StreamEvent,
     TextOrParts,
     only_text,
@@ -155,26 +153,16 @@ class ChatRequest(ProtocolRequest):
         return ChatWriter(model, answer, usage=usage)
 
 
-class ChatWriter(ReplyWriter):
-    """Writes chunks, or a document.
+class ChatWriter(CompletionWriter):
+    """Writes chunks, or a document."""
 
-    Args:
-        usage: whether a stream ends with the token counts.
-    """
-
-    farewell = b"data: [DONE]\n\n"
+    prefix = "chatcmpl"
+    chunk, whole = ("chat.completion.chunk", "delta"), ("chat.completion", "message")
+    nothing: ClassVar[Document] = {}
 
     def __init__(self, model: str, answer: IncomingAnswer, *, usage: bool = False) -> None:
-        super().__init__(model, answer)
-        self._usage = usage
-        self._head = {
-            "id": f"chatcmpl-{secrets.token_hex(12)}",
-            "created": self.created,
-            "model": model,
-            "system_fingerprint": "localspec",
-        }
+        super().__init__(model, answer, usage=usage)
         self._deltas: list[Document] = []
-        self._scored: list[Any] = []
 
     def opening(self) -> list[StreamEvent]:
         """The chunk that says who answers."""
@@ -196,15 +184,6 @@ class ChatWriter(ReplyWriter):
         """A chunk without text."""
         return self._chunk({"content": ""})
 
-    def closing(self) -> list[StreamEvent]:
-        """The chunk with the reason for the end, and the token counts if they are wanted."""
-        name, last = self._chunk({}, finish=self._finish())
-        last["timings"] = timings(self.answer.stats)
-        if not self._usage:
-            return [(name, last)]
-        counted = {**self._chunk({})[1], "choices": [], "usage": token_counts(self.answer)}
-        return [(name, last), (name, counted)]
-
     def document(self) -> Document:
         """The whole answer."""
         text, thoughts = (
@@ -215,52 +194,14 @@ class ChatWriter(ReplyWriter):
         message: Document = {"role": "assistant", "content": text if text or not calls else None}
         message |= {"reasoning_content": thoughts} if thoughts else {}
         message |= {"tool_calls": calls} if calls else {}
-        choice = {
-            "index": 0,
-            "finish_reason": self._finish(),
-            "message": message,
-            "logprobs": chat_scores(self._scored) if self._scored else None,
-        }
-        return {
-            **self._head,
-            "object": "chat.completion",
-            "choices": [choice],
-            "usage": token_counts(self.answer),
-            "timings": timings(self.answer.stats),
-        }
+        return self._whole(message)
 
-    def _chunk(
-        self, delta: Document, finish: str | None = None, scored: Sequence[Any] = ()
-    ) -> StreamEvent:
-        choice = {
-            "index": 0,
-            "finish_reason": finish,
-            "delta": delta,
-            "logprobs": chat_scores(scored) if scored else None,
-        }
-        return "", {**self._head, "object": "chat.completion.chunk", "choices": [choice]}
+    def _scores(self, scored: Sequence[Any]) -> Document:
+        return chat_scores(scored)
 
     def _finish(self) -> str:
-        reason = finish_reason(self.answer)
+        reason = super()._finish()
         return "tool_calls" if reason == "stop" and self.answer.ends_with_calls else reason
-
-
-def finish_reason(answer: IncomingAnswer) -> str:
-    """Why an answer ended, as OpenAI's completions say it."""
-    stopped = answer.end is not None and answer.end.reason is FinishReason.STOP
-    return "stop" if stopped else "length"
-
-
-def token_counts(answer: IncomingAnswer) -> Document:
-    """The token counts of the prompt and the answer."""
-    generated = answer.stats.generated_tokens
-    return {
-        "prompt_tokens": answer.prompt_tokens,
-        "completion_tokens": generated,
-        "total_tokens": answer.prompt_tokens + generated,
-        "prompt_tokens_details": {"cached_tokens": answer.cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": answer.thought_tokens},
-    }
 
 
 def _delta(piece: AnswerPiece) -> Document | None:

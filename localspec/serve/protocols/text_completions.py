@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from localspec.chat.dialects import ContentPiece
 from localspec.chat.settings import Infill
-from localspec.serve.core.replies import AnswerPiece, IncomingAnswer, timings
+from localspec.serve.core.replies import AnswerPiece, IncomingAnswer
 from localspec.serve.core.requests import ContinuationRequest, Top, as_whole
-from localspec.serve.protocols.chat_completions import finish_reason, token_counts
-from localspec.serve.protocols.protocol_types import (
-    Document,
-    ProtocolRequest,
-    ReplyWriter,
-    StreamEvent,
-)
+from localspec.serve.protocols.completion_writer import CompletionWriter
+from localspec.serve.protocols.protocol_types import Document, ProtocolRequest, StreamEvent
 from localspec.serve.protocols.scores import TextScores
 from localspec.serve.refusals import Refusal
 
@@ -64,29 +58,18 @@ def _prompt(given: str | list[Any]) -> str | tuple[int, ...]:
     raise Refusal(400, "one prompt at a time: text, or a list of token ids", param="prompt")
 
 
-class TextWriter(ReplyWriter):
-    """Writes chunks, or a document.
-
-    Args:
-        usage: whether a stream ends with the token counts.
-    """
+class TextWriter(CompletionWriter):
+    """Writes chunks, or a document; probabilities of tokens come with their places in the text."""
 
     prompt_field = "prompt"
-    farewell = b"data: [DONE]\n\n"
+    prefix = "cmpl"
+    chunk = whole = ("text_completion", "text")
+    nothing = ""
 
     def __init__(self, model: str, answer: IncomingAnswer, *, usage: bool = False) -> None:
-        super().__init__(model, answer)
-        self._usage = usage
-        self._head = {
-            "id": f"cmpl-{secrets.token_hex(12)}",
-            "object": "text_completion",
-            "created": self.created,
-            "model": model,
-            "system_fingerprint": "localspec",
-        }
+        super().__init__(model, answer, usage=usage)
         self._text = ""
-        self._scored: list[Any] = []
-        self._scores = TextScores()
+        self._places = TextScores()
 
     def written(self, pieces: Iterable[AnswerPiece]) -> Iterator[StreamEvent]:
         """A chunk with the text of these pieces, and with their probabilities."""
@@ -101,37 +84,10 @@ class TextWriter(ReplyWriter):
         """A chunk without text."""
         return self._chunk("")
 
-    def closing(self) -> list[StreamEvent]:
-        """The chunk with the reason for the end, and the token counts if they are wanted."""
-        name, last = self._chunk("", finish_reason(self.answer))
-        last["timings"] = timings(self.answer.stats)
-        if not self._usage:
-            return [(name, last)]
-        counted = {**self._head, "choices": [], "usage": token_counts(self.answer)}
-        return [(name, last), (name, counted)]
-
     def document(self) -> Document:
         """The whole answer."""
-        choice = {
-            "index": 0,
-            "finish_reason": finish_reason(self.answer),
-            "text": self._text,
-            "logprobs": TextScores().told(self._scored) if self._scored else None,
-        }
-        return {
-            **self._head,
-            "choices": [choice],
-            "usage": token_counts(self.answer),
-            "timings": timings(self.answer.stats),
-        }
+        self._places = TextScores()
+        return self._whole(self._text)
 
-    def _chunk(
-        self, text: str, finish: str | None = None, scored: Sequence[Any] = ()
-    ) -> StreamEvent:
-        choice = {
-            "index": 0,
-            "finish_reason": finish,
-            "text": text,
-            "logprobs": self._scores.told(scored) if scored else None,
-        }
-        return "", {**self._head, "choices": [choice]}
+    def _scores(self, scored: Sequence[Any]) -> Document:
+        return self._places.told(scored)
