@@ -12,6 +12,7 @@ FEWEST = 50
 _FEWEST_ROUNDS = 8  # that drafted
 _GUESSES = r"(?: · guessed ([\d,]+), kept ([\d,]+))?"
 _FOOT = re.compile(rf"([\d,]+) tokens? · ([\d.,]+) tokens/s{_GUESSES}")
+_COUNTS = re.compile(r"guessed [\d,]+, kept [\d,]+|copied [\d,]+ of [\d,]+ tokens")
 _AVERAGE = re.compile(r"average +[\d.,–]+ tokens/s")
 _RATIO = re.compile(r"(\d+\.\d)×, (\d+\.\d)–(\d+\.\d)")
 _NOTHING = ("nothing was drafted", "not drafting", "drafting is off", "drafting was off")
@@ -101,9 +102,9 @@ def _claims(now: Figures) -> Iterator[str]:
         yield f"{now.context} tokens of context hold an answer of {now.tokens}"
     if now.tokens and not (now.sentence or now.guessed):
         yield "no sentence says what drafting brought"
-    counts = re.findall(r"guessed [\d,]+, kept [\d,]+", now.text.rpartition("▌")[2])
+    counts = _COUNTS.findall(now.text.rpartition("▌")[2])
     if now.average is None and len(counts) > 1:
-        yield f"“{counts[-1]}” {len(counts)} times on a small screen"
+        yield f"counted twice on a small screen: {', '.join(counts)}"
 
 
 def _panel(now: Figures) -> Iterator[str]:

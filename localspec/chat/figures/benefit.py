@@ -42,7 +42,7 @@ def benefit(now: Figures, *, counted: bool = False) -> str:
 
     Args:
         now: the figures.
-        counted: whether the screen has `guessed` elsewhere, which is then not repeated.
+        counted: whether `guessed` stands elsewhere on the screen, so that no count is told here.
     """
     if not now.generated:
         return ""
@@ -86,9 +86,8 @@ def _unknown(why: str) -> str:
 
 def _counted(now: Figures, *, counted: bool) -> str:
     """How many drafted tokens were kept; if next to nothing was drafted, also why."""
-    said = kept(now.drafters, now.drafted, now.accepted, now.generated)
-    if counted and said == guessed(now.drafted, now.accepted):
-        said = ""
+    told = counted and now.drafted
+    said = "" if told else kept(now.drafters, now.drafted, now.accepted, now.generated)
     few = accepted_share(now.drafted, now.accepted, now.generated) is None
     why = "" if now.busy or not few else _why(now)
     return ": ".join(filter(None, (said, why)))
