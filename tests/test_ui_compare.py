@@ -156,22 +156,27 @@ def test_the_last_question_is_asked_again_where_nothing_is_typed() -> None:
     assert question(messages, "e") == ("e", messages)
 
 
+def said(text: str, *, speculation: bool = False) -> AnswerSide:
+    """A side that has written `text`."""
+    side = AnswerSide(speculation)
+    side.hear(RoundText((Span(text, Origin.TARGET),), round_of(0, 0)))
+    return side
+
+
 def test_what_only_one_side_says_stands_out_once_it_is_certain() -> None:
-    off, on = (
-        AnswerSide(speculation=False, text="one two three"),
-        AnswerSide(speculation=True, text="one"),
-    )
+    off, on = said("one two three"), said("one", speculation=True)
     off.stats = GenerationStats()
-    assert not body(off, on).spans  # the other is still being written
+    assert not body(off, on, 30).spans  # the other is still being written
+    assert not body(on, off, 30).spans
     on.stats = GenerationStats()
-    assert body(off, on).spans
-    assert body(off, on).plain == "one two three"
+    assert [span.start for span in body(off, on, 30).spans] == [len("  one")]
+    assert body(off, on, 30).plain.split() == ["one", "two", "three"]
     assert verdict(off, on) == "nothing was drafted; the texts part after 3 characters"
     assert "waiting" in heading(AnswerSide(speculation=True)).plain
 
 
 def test_while_it_is_written_the_foot_names_other_programs() -> None:
-    off, on = AnswerSide(False, "One."), AnswerSide(True)
+    off, on = said("One."), AnswerSide(True)
     assert not verdict(off, on)
     off.busy = "other programs keep 1.5 of 2 threads busy"
     assert verdict(off, on) == off.busy
@@ -187,8 +192,24 @@ def test_while_an_answer_is_written_its_speed_is_that_of_its_rounds_so_far() -> 
 
 
 def test_control_characters_do_not_reach_the_screen() -> None:
-    side = AnswerSide(speculation=False, text="\x1b[2Jhello")
-    assert "\x1b" not in body(side, AnswerSide(speculation=True, text="x")).plain
+    assert "\x1b" not in body(said("\x1b[2Jhello"), said("x"), 30).plain
+
+
+async def test_code_and_thoughts_stand_as_in_the_chat() -> None:
+    thought = "<think>\nBy hand.\n</think>\n"
+    code = "Here it is, in **Python**:\n\n```python\ndef twice(n):\n    return 2 * n\n```\n"
+    answers = [f"{thought}{code}\nDone.", f"{thought}{code}\nReady."]
+    async with chatting(size=(80, 24), answers=answers) as chat:
+        chat.app.prompt.insert("Write it.")
+        await chat.press("ctrl+b")
+        await chat.until(lambda: "texts part after" in chat.screen(), "both answers")
+        await chat.until(lambda: not chat.timers(), "rest")
+        screen = chat.screen()
+        for text in ("By hand.", "in Python:", "def twice(n):", "    return 2 * n"):
+            assert screen.count(text) == 2, text
+        for mark in ("```", "**", "<think>"):
+            assert mark not in screen
+        await chat.press("escape")
 
 
 @pytest.mark.few(1)

@@ -240,12 +240,13 @@ def regenerate(app: CommandContext, _argument: str) -> None:
 
 def twice(app: CommandContext, argument: str) -> None:
     """Answer a prompt without and with drafting."""
-    if note := loaded(app).speculation_note:
-        raise UsageError(f"there is nothing to compare: {note}")
+    session = loaded(app)
+    if session.speculation_note:
+        raise UsageError(f"there is nothing to compare: {session.speculation_note}")
     typed = extracts.expand(argument or message_text(app.prompt.text))
     text, before = compare.question(app.turns.record.messages(), typed)
     app.turns.compare(text, before)
-    app.push_screen(compare.CompareScreen(text, app.engine.stop))
+    app.push_screen(compare.CompareScreen(text, app.engine.stop, session.dialect))
 
 
 def show_rounds(app: CommandContext, argument: str) -> None:

@@ -16,12 +16,14 @@ from textual.timer import Timer
 from textual.widgets import Static
 
 from localspec.chat.conversation import Message, Role
+from localspec.chat.dialects import Dialect
 from localspec.chat.events import Disturbed, RoundText, TurnEnd, TurnEvent
 from localspec.chat.figures.benefit import guessed, of_two, why_parted
 from localspec.engine.record.parting import Parting
-from localspec.engine.record.stats import GenerationStats
+from localspec.engine.record.stats import FinishReason, GenerationStats
 from localspec.errors import UsageError
-from localspec.safe_text import one_line, safe
+from localspec.safe_text import one_line
+from localspec.ui.transcript.items import Answer
 
 _EVERY_S = 0.125
 
@@ -32,24 +34,30 @@ class AnswerSide:
 
     Attributes:
         speculation: whether it is drafted.
-        text: the part that is written.
+        answer: the part that is written, as the chat shows answers.
         stats: its figures, once it has ended.
         so_far: the same figures while it is written.
         busy: that other programs took threads that it needed, in a clause; else empty.
     """
 
     speculation: bool
-    text: str = ""
+    answer: Answer = field(default_factory=Answer)
     stats: GenerationStats | None = None
     busy: str = ""
     so_far: GenerationStats = field(default_factory=GenerationStats)
 
+    @property
+    def text(self) -> str:
+        """The part that is written, as the model wrote it."""
+        return self.answer.text
+
     def hear(self, event: TurnEvent) -> None:
         """Take an event of the answer."""
         if isinstance(event, RoundText):
-            self.text += event.text
+            self.answer.write(event.spans)
             self.so_far.add(event.round)
         elif isinstance(event, TurnEnd):
+            self.answer.finish({}, FinishReason.STOP)  # the heading has its figures
             self.stats = event.stats
         elif isinstance(event, Disturbed):
             self.busy = event.why
@@ -83,19 +91,19 @@ def heading(side: AnswerSide) -> Content:
     return Content.assemble((name, "bold"), ("\n" + said, "$text-accent"))
 
 
-def in_common(one: AnswerSide, other: AnswerSide) -> int:
+def in_common(one: str, other: str) -> int:
     """The number of characters with which both texts begin."""
-    pairs = zip(one.text, other.text, strict=False)
+    pairs = zip(one, other, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def body(side: AnswerSide, other: AnswerSide) -> Content:
-    """The text; what the other side does not say stands out, once both sides have text."""
-    if not other.text:
-        return Content(safe(side.text))
-    common = in_common(side, other)
-    rest = "" if other.stats is None and common == len(other.text) else "bold $text-warning"
-    return Content.assemble(safe(side.text[:common]), (safe(side.text[common:]), rest))
+def body(side: AnswerSide, other: AnswerSide, width: int) -> Content:
+    """The text in lines; what the other side does not say stands out, once that is certain."""
+    shown, others = (Content("\n").join(each.answer.lines(width)) for each in (side, other))
+    common = in_common(side.text, other.text)
+    if common == len(side.text) or (common == len(other.text) and other.stats is None):
+        return shown
+    return shown.stylize("bold $text-warning", in_common(shown.plain, others.plain))
 
 
 def verdict(off: AnswerSide, on: AnswerSide, parting: Parting | None = None) -> str:
@@ -108,7 +116,7 @@ def verdict(off: AnswerSide, on: AnswerSide, parting: Parting | None = None) -> 
     brought = of_two(off.stats, on.stats, off.busy or on.busy)
     if off.text == on.text:
         return f"{brought}; the texts are the same"
-    common = in_common(off, on)
+    common = in_common(off.text, on.text)
     return f"{brought}; the texts part after {common:,} characters{why_parted(parting)}"
 
 
@@ -118,14 +126,18 @@ class CompareScreen(ModalScreen[None]):
     Args:
         asked: the prompt.
         stop: asks the engine to end.
+        dialect: how the model marks its thoughts, which are shown.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q,Q", "leave", "Close")]
 
-    def __init__(self, asked: str, stop: Callable[[], None]) -> None:
+    def __init__(self, asked: str, stop: Callable[[], None], dialect: Dialect) -> None:
         super().__init__()
         self._asked = asked
-        self._sides = sides = AnswerSide(speculation=False), AnswerSide(speculation=True)
+        off, on = (Answer(dialect=dialect) for _ in range(2))
+        self._sides = sides = AnswerSide(False, off), AnswerSide(True, on)
+        for side in sides:
+            side.answer.show_thoughts(shown=True)
         self._stop = stop
         self._heads = [Static("", markup=False, classes="side-head") for _ in sides]
         self._texts = [Static("", markup=False) for _ in sides]
@@ -159,15 +171,20 @@ class CompareScreen(ModalScreen[None]):
         self._draw()
         self._timer = self.set_interval(_EVERY_S, self._draw)
 
+    def on_resize(self) -> None:
+        """Lay the texts out for the new width."""
+        self.call_after_refresh(self._draw)
+
     def _draw(self) -> None:
         off, on = self._sides
         headings = [heading(side) for side in self._sides]
         width = max(1, self._heads[0].size.width)
         tallest = max(len(one.wrap(width)) for one in headings)
+        room = max(1, min(text.size.width for text in self._texts))  # lines break alike
         for index, (side, other) in enumerate(((off, on), (on, off))):
             self._heads[index].styles.height = tallest  # both texts begin on the same line
             self._heads[index].update(headings[index])
-            self._texts[index].update(body(side, other))
+            self._texts[index].update(body(side, other, room))
         self._foot.update(verdict(off, on, self._parting))
         if self._timer is not None and off.stats is not None and on.stats is not None:
             self._timer.stop()
