@@ -27,6 +27,7 @@ from localspec.ui.conversation.engine_phase import EnginePhase
 from localspec.ui.input.prompt_area import LONGEST_PASTE
 from localspec.ui.panel import layout as panel_layout
 from localspec.ui.panel.dashboard import Dashboard, PanelForm, natural_form, next_form
+from localspec.ui.screens import help as help_screen
 from localspec.ui.screens.help import HelpScreen, help_lines
 from localspec.ui.transcript.items import PROMPTS
 from localspec.ui.transcript.transcript import Transcript
@@ -620,6 +621,24 @@ async def test_help_lists_every_key_and_command_and_the_palette_offers_them() ->
         await chat.press(*"panel")
         await chat.until(lambda: "size of the figures panel" in chat.screen())
         await chat.press("escape", "escape")
+
+
+async def test_the_help_is_laid_out_once_for_the_width_that_it_keeps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    widths = set[int]()
+
+    def seen(width: int, *others: Any) -> Any:
+        widths.add(width)
+        return help_lines(width, *others)
+
+    monkeypatch.setattr(help_screen, "help_lines", seen)
+    async with chatting(size=(80, 24)) as chat:
+        await chat.press("f1")
+        await chat.until(lambda: "Esc closes" in chat.screen(), "the help")
+        await chat.until(lambda: not chat.timers(), "rest")
+        await chat.press("escape")
+    assert len(widths) == 1  # the frame before the other would break lines in two places
 
 
 @pytest.mark.few(2)
