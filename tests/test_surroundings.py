@@ -31,6 +31,7 @@ from localspec.cli.answers.serve import _keys
 from localspec.cli.option_types import file_text
 from localspec.cli.settings_file import read
 from localspec.cli.shell_completion import install
+from localspec.cli.utf8_mode import ensure_utf8
 from localspec.engine.llama import Model
 from localspec.engine.llama.grammar import check_grammar
 from localspec.engine.llama.library import library_folder
@@ -431,6 +432,55 @@ def test_packages_of_another_python_are_told_with_the_variable(
     code, _, told = localspec(*command, PYTHONPATH=path)
     assert code == 1
     assert "Unset PYTHONPATH" in told
+
+
+# --- a locale without UTF-8 -------------------------------------------------------------------
+
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+@posix
+@pytest.mark.parametrize("words", [("é",), ("pull", "é/b"), ("run", "--grammar-file", "é")])
+def test_words_are_utf8_also_where_the_locale_is_ascii(words: tuple[str, ...]) -> None:
+    code, _, told = localspec(*words, **ASCII)
+    assert code != 0
+    assert "é" in told
+    assert told == localspec(*words)[2]
+
+
+@pytest.mark.slow
+@posix
+def test_a_prompt_is_utf8_from_wherever_it_comes(tmp_path: Path) -> None:
+    model = write_llama(tmp_path / "é.gguf", other_vocabulary(), Sizes(), seed=0, type="q8_0")
+    words = ("run", str(model), "-p", "Ünïcode é", *SHORT[2:], "--temp", "0")
+    folder = {"LOCALSPEC_DATA": str(tmp_path / "ü")}
+    usual = localspec(*words, **folder)
+    assert usual[0] == 0
+    assert localspec(*words, **folder, **ASCII) == usual
+
+
+@pytest.mark.parametrize(
+    ("locale", "word", "again"),
+    [
+        ("ascii", "a", True),
+        ("iso8859-1", "é", True),
+        ("iso8859-1", "a", False),
+        ("iso8859-1", "\udce9", False),  # a letter of Latin 1, which this locale reads rightly
+        ("utf-8", "é", False),
+    ],
+)
+def test_a_command_begins_again_where_the_locale_reads_its_words_wrongly(
+    locale: str, word: str, again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[object] = []
+    monkeypatch.setattr("os.execv", lambda *what: begun.append(what))
+    monkeypatch.setattr("os.environ", {"HOME": "/root"})
+    monkeypatch.setattr("sys.getfilesystemencoding", lambda: locale)
+    monkeypatch.setattr("sys.argv", ["localspec", word])
+    ensure_utf8()
+    assert begun == [(sys.executable, sys.orig_argv)] * again
+    ensure_utf8()  # once: with -E, Python does not read the variable
+    assert len(begun) == again
 
 
 # --- byte-order marks -------------------------------------------------------------------------

@@ -39,8 +39,10 @@ def main() -> NoReturn:
 
 
 def _run() -> NoReturn:
-    from localspec.process import spawning  # noqa: PLC0415 - under the guard
+    from localspec.cli.utf8_mode import ensure_utf8  # noqa: PLC0415 - under the guard
+    from localspec.process import spawning  # noqa: PLC0415
 
+    ensure_utf8()
     if sys.argv[1:2] == ["chat"]:
         gc.disable()  # until the first frame (`ui.launch`): everything made before it stays
     if _needs_engine(sys.argv[1:]):
