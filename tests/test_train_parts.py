@@ -848,16 +848,19 @@ def test_a_training_that_is_stopped_before_it_began_leaves_nothing(
     def stop(*_: object, **__: object) -> None:
         raise Cancelled
 
-    run = run_of(write_random_llama(tmp_path / "t.gguf"), quiet())
+    run, said = run_of(write_random_llama(tmp_path / "t.gguf"), quiet()), list[str]()
+    run.listener = replace(run.listener, tell=said.append)
     monkeypatch.setattr(pipeline, "load_session", stop)
     with pytest.raises(Cancelled):
         run.whole()
     assert not run.work.folder.exists()
+    assert not said
     run.work.begin(chosen(run._terms()))
     run.request = replace(run.request, resume=True)
     with pytest.raises(Cancelled):
         run.whole()
     assert run.work.begun() is not None
+    assert said == ["stopped: the same command with --resume goes on"]
 
 
 def test_a_pair_keeps_its_draft_and_gets_the_head_as_well(

@@ -16,7 +16,7 @@ from localspec.chat.conversation import Message
 from localspec.chat.session.session import Session
 from localspec.engine.llama import default_threads
 from localspec.engine.llama.taps import Taps
-from localspec.errors import LocalspecError, OutOfMemory, UsageError
+from localspec.errors import Cancelled, LocalspecError, OutOfMemory, UsageError
 from localspec.loading.load import load_session
 from localspec.loading.measurements.head_promise import SHARE, USUAL_TOKENS
 from localspec.loading.measurements.tuning import wait_for_calm
@@ -151,6 +151,10 @@ class _TrainingRun:
         before = self.work.enter(self._terms(), resume=request.resume, anew=request.anew)
         try:
             return self._steps(before)
+        except Cancelled:
+            if self.work.begun():
+                self.listener.tell("stopped: the same command with --resume goes on")
+            raise
         finally:
             self.work.close()
 
