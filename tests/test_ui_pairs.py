@@ -978,8 +978,8 @@ async def test_on_a_busy_machine_pairs_are_proposed_once_it_was_calm(
     times = (0.02, *(0.02 + n / 1000 for n in range(9)))
     busy = PairCosts(10**9, times, bits=8.5, doubtful=True)
     ranking.remember("starter", busy, None, None)
-    async with chatting(Rooms(), first="starter", proposes=True) as chat:
-        await chat.until(lambda: pair_messages.BUSY in " ".join(chat.transcript().split()), "busy")
+    async with chatting(Rooms(), first="starter", proposes=True, size=(80, 24)) as chat:
+        await chat.until(lambda: pair_messages.BUSY in chat.screen(), "the whole of it on a line")
         await chat.ask("One question.")
         assert "for this machine" not in chat.transcript()
         await chat.send("/get")

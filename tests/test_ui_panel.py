@@ -247,6 +247,12 @@ def test_the_sentence_stands_below_the_speed_and_the_policy_is_called_now() -> N
     assert summary(replace(busy, speedup=Speedup(1, 0.9, 1.1))).count("a program is busy") == 1
 
 
+def test_before_the_first_word_nothing_is_said_of_a_text() -> None:
+    empty = Figures(context_size=8192, gamma_note=GammaNote(GammaReason.TOO_LITTLE_REPEATS))
+    assert "too little" not in shown(replace(empty, speculation=True))[0]
+    assert "too little" in shown(replace(empty, speculation=True, generating=True))[0]
+
+
 def test_what_is_not_known_yet_is_left_out_of_the_two_lines() -> None:
     assert [line.plain for line in compact_lines(PanelState(), 90)][1:] == [""]
     for lines in (compact_lines(PanelState(), 90), full_lines(PanelState(), 36, 40)):

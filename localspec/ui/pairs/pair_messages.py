@@ -15,7 +15,7 @@ from localspec.process.messages import SessionInfo
 from localspec.safe_text import one_line
 
 GET = "Ctrl+F"
-BUSY = "the machine is busy: once it is idle, the chat measures it and proposes models that suit it"
+BUSY = "the machine is busy: once idle, it is measured and models are proposed"
 
 
 def interrupted(wanted: PullRequest) -> tuple[str, str]:

@@ -235,7 +235,8 @@ def _speculation_lines(state: PanelState, width: int) -> list[Content]:
     kept = Content.styled(f"{kept_words(*counts)} ", "bold")
     lines.append(Content.assemble(kept, bar(accepted_share(*counts), width - kept.cell_length)))
     note = "" if now.speculation else state.note
-    if not note and (policy := gamma_words(now.gamma_note)):
+    begun = now.generating or now.generated  # of no text yet nothing can be said
+    if begun and not note and (policy := gamma_words(now.gamma_note)):
         note = f"now {policy}"
     said = textwrap.wrap(one_line(note), width, max_lines=3, placeholder=" …")
     lines += [Content.styled(line, f"{MUTED} italic") for line in said]
