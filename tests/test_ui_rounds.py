@@ -135,7 +135,7 @@ def test_what_has_no_probabilities_says_so() -> None:
     text = said(RoundPicture(PictureKind.GUESS, 0), one)
     assert "It copies: it has no probabilities." in text
     assert "Copied from where the same tokens stood before" in text
-    for name in ("mtp", "eagle3"):
+    for name in ("mtp", "eagle3", "eagle3 2"):
         assert (
             "guessed by a head"
             in said(RoundPicture(PictureKind.GUESS, 0), explained(drafter=name)).lower()

@@ -14,6 +14,7 @@ from typing import Final
 from localspec import formats, machine
 from localspec.chat.conversation import Message
 from localspec.chat.session.session import Session
+from localspec.drafter_names import LOOKUP
 from localspec.engine.llama import default_threads
 from localspec.engine.llama.taps import Taps
 from localspec.errors import Cancelled, LocalspecError, OutOfMemory, UsageError
@@ -161,7 +162,7 @@ class _TrainingRun:
     def _steps(self, before: TrainingChoices | None) -> TrainingResult:
         """Run all steps, or those that are left after the choices `before`."""
         request, listener = self.request, self.listener
-        options = target_options(self.target, "lookup", request.threads)
+        options = target_options(self.target, LOOKUP, request.threads)
         with closing(
             load_session(options, progress=listener.progress, cancel=listener.cancel)
         ) as session:
@@ -222,7 +223,7 @@ class _TrainingRun:
                 " than estimated"
             )
         listener.progress("Measuring this machine", None)
-        options = target_options(self.target, "lookup", request.threads)
+        options = target_options(self.target, LOOKUP, request.threads)
         with self._reading(session) as taps:
             found = costs(session, taps, self.threads)
         probe, cancel = self.work.probe, listener.cancel

@@ -12,7 +12,15 @@ from textual.content import Content
 
 from localspec import formats
 from localspec.chat.figures.benefit import compared
-from localspec.drafter_names import ASSISTANT, CROSS_VOCABULARY, DFLASH, EAGLE3, LOOKUP, MTP
+from localspec.drafter_names import (
+    ASSISTANT,
+    CROSS_VOCABULARY,
+    DFLASH,
+    EAGLE3,
+    LOOKUP,
+    MTP,
+    kind_of,
+)
 from localspec.engine.record.explanation import RoundExplanation, TokenProbabilities
 from localspec.safe_text import unbroken
 from localspec.ui.panel.drawing import ACCEPTED, BONUS, FAINT, RECOVERED, UNDRAFTED, Piece, bar
@@ -222,7 +230,7 @@ def detail(explained: RoundExplanation, now: RoundPicture, width: int) -> list[C
     )
     lines = [head, *_opinions(explained, now.at, width, looked=looked), Content("")]
     if not looked:
-        how = f"{_DRAFTERS.get(one.drafter, 'guessed by the small model')}.".capitalize()
+        how = f"{_DRAFTERS.get(kind_of(one.drafter), 'guessed by the small model')}.".capitalize()
         why = "A guess decides nothing: the target checks it, and the text stays the target's own."
         return lines + _wrapped(width, (how, ""), (why, MUTED))
     accepted = now.at < explained.accepted
