@@ -260,14 +260,14 @@ def store_error(error: Exception, path: Path) -> LocalspecError:
     if isinstance(error, sqlite3.OperationalError) and "locked" in reason:
         return ConversationError(
             f"another program holds the conversations in {path}",
-            "The chat goes on; what is unsaved is written later.",
+            "What is unsaved is written later.",
         )
     if isinstance(error, sqlite3.OperationalError | OSError):
         return ConversationError(
             f"conversations cannot be kept in {path}: {reason}",
-            "The chat goes on; check the folder's permissions and the room on the disk.",
+            "Check the folder's permissions and the room on the disk.",
         )
     return ConversationError(
         f"the conversations in {path} cannot be read: {reason}",
-        "The chat goes on; move the file away to begin a new one.",
+        "Move the file away to begin a new one.",
     )
