@@ -20,18 +20,21 @@ def stopped_after(tokens: list[int]) -> int | None:
     return next((n for n, token in enumerate(tokens, 1) if watched.add(token)), None)
 
 
-@pytest.mark.parametrize("period", [1, 2, 3, 17, 63, 64])
-def test_a_cycle_is_told_once_it_has_gone_on_for_256_tokens(period: int) -> None:
-    before = random.Random(period).sample(range(1000, 9000), 300)
-    tokens = [*before, *islice(cycle(range(period)), period + 300)]
-    assert stopped_after(tokens) == 300 + period + 256
-    assert stopped_after(tokens[: 300 + period + 255]) is None
+@pytest.mark.parametrize("period", [1, 2, 3, 17, 63, 64, 65, 200, 1024])
+def test_a_cycle_is_told_once_it_came_four_more_times_and_for_256_tokens(period: int) -> None:
+    before = random.Random(period).sample(range(10_000, 90_000), 300)
+    tokens = [*before, *islice(cycle(range(period)), 6 * period + 300)]
+    enough = 300 + period + max(256, 4 * period)
+    assert stopped_after(tokens) == enough
+    assert stopped_after(tokens[: enough - 1]) is None
 
 
 def test_other_texts_are_left_alone() -> None:
     chance = random.Random(0)
     assert stopped_after([chance.randrange(4) for _ in range(20_000)]) is None
-    assert stopped_after([*islice(cycle(range(65)), 5000)]) is None
+    assert stopped_after([*islice(cycle(range(1025)), 8000)]) is None
+    table = [cell for row in range(300) for cell in (*range(90), 1000 + row)]  # rows that differ
+    assert stopped_after(table) is None
     almost = [*islice(cycle(range(8)), 5000)]
     almost[250::250] = [99] * len(almost[250::250])
     assert stopped_after(almost) is None

@@ -348,7 +348,8 @@ REPEAT_STOP: Option = click.option(
     "--repeat-stop/--no-repeat-stop",
     default=True,
     show_default=True,
-    help="Stop an answer that only repeats itself: 256 tokens of a cycle of at most 64.",
+    help="Stop an answer that only repeats itself: a cycle that came four more times, 256 tokens"
+    " at least.",
 )
 
 

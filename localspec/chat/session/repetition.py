@@ -6,25 +6,32 @@ from typing import Final
 
 import numpy as np
 
-_LONGEST: Final = 64
-_REPEATED: Final = 256
+_LONGEST: Final = 1024
+_TIMES, _REPEATED = 4, 256
 
 
 class Repetition:
-    """Detects a cycle of at most 64 tokens that has repeated for another 256 tokens.
+    """Detects a cycle of at most 1,024 tokens that came four more times, 256 tokens at least.
+
+    Of SmolLM2's answers at temperature 0 that went in circles after 288 tokens (981 were looked
+    at), one in twelve did so with a period of more than 64 tokens. No text of 3.6 million tokens
+    (conversations, code, tables, lists, JSON) is stopped because of such a period. A rule that also
+    stops cycles with slight changes, by short sequences that were all there before, would stop
+    real C headers and JSON.
 
     The tokens up to then, and their distribution, are not affected.
     """
 
     def __init__(self) -> None:
-        # Entry p - 1 belongs to period p: the token p places ago, and how many tokens in a row
-        # equalled the token p places before them.
+        # Entry p - 1 belongs to period p: the token p places ago, how many tokens in a row equalled
+        # the token p places before them, and how many are enough.
         self._before = np.full(_LONGEST, -1, np.int64)
         self._same = np.zeros(_LONGEST, np.int64)
+        self._enough = np.maximum(_REPEATED, _TIMES * np.arange(1, _LONGEST + 1))
 
     def add(self, token: int) -> bool:
         """Take the next token; return whether the answer repeats itself."""
         self._same = np.where(self._before == token, self._same + 1, 0)
         self._before[1:] = self._before[:-1]
         self._before[0] = token
-        return bool(self._same.max() >= _REPEATED)
+        return bool((self._same >= self._enough).any())
