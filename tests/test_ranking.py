@@ -277,7 +277,7 @@ def test_show_does_not_deny_a_measurement_that_it_tells(
     ranking.remember("starter", costs(20, doubtful=True), None, None)
     said = hub_world.run("show", "starter", "--no-scan").out
     assert "as measured, though on a busy machine\n" in said
-    assert "measured    not yet while this machine was idle" in said
+    assert "measured    not in full yet" in said
 
 
 def test_of_a_loaded_model_the_weights_in_its_file_count(toy_target: Path, tmp_path: Path) -> None:
