@@ -362,7 +362,8 @@ def test_a_lesson_pairs_states_with_the_tokens_after_them(tmp_path: Path) -> Non
         whole = taps.decode([TextRow(t, 0, 5 + at) for at, t in enumerate((1,))])
         assert whole.shape == (1, model.n_vocab)
     table = weights.whole("token_embd")
-    assert np.allclose(found.states[0, :, :64], table[[5, 6, 7, 8, 9]], atol=1e-5)
+    assert np.allclose(found.states[0, :5, :64], table[[5, 6, 7, 8, 9]], atol=1e-5)
+    assert not found.states[0, 5:].any()
     assert (found.embedded[0, :4] == table[[6, 7, 8, 9]]).all()
     assert (found.embedded[1, :2] == table[[8, 7]]).all()
     assert found.texts.tolist() == [0, 0, 1, 1]
