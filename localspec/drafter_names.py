@@ -1,6 +1,6 @@
 """The names of what drafts: in ``--draft`` and requests, costs and figures, and headers of heads.
 
-A leaf: pairs are known without an engine, and both must mean the same by a name.
+A leaf: pairs are known without an engine, and pairs and engine must mean the same by a name.
 """
 
 from __future__ import annotations

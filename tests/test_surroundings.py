@@ -463,9 +463,10 @@ def test_a_prompt_is_utf8_from_wherever_it_comes(tmp_path: Path) -> None:
     ("locale", "word", "again"),
     [
         ("ascii", "a", True),
-        ("iso8859-1", "é", True),
+        ("iso8859-1", "Ã©", True),  # what this locale makes of an é in UTF-8
         ("iso8859-1", "a", False),
-        ("iso8859-1", "\udce9", False),  # a letter of Latin 1, which this locale reads rightly
+        ("iso8859-1", "é", False),  # a letter of Latin 1, which it reads rightly
+        ("euc_jp", "\x81", False),  # which glibc reads there, and Python does not write
         ("utf-8", "é", False),
     ],
 )
@@ -475,6 +476,7 @@ def test_a_command_begins_again_where_the_locale_reads_its_words_wrongly(
     begun: list[object] = []
     monkeypatch.setattr("os.execv", lambda *what: begun.append(what))
     monkeypatch.setattr("os.environ", {"HOME": "/root"})
+    monkeypatch.setattr("os.fsencode", lambda text: text.encode(locale, "surrogateescape"))
     monkeypatch.setattr("sys.getfilesystemencoding", lambda: locale)
     monkeypatch.setattr("sys.argv", ["localspec", word])
     ensure_utf8()

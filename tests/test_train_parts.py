@@ -861,7 +861,16 @@ def test_a_training_that_is_stopped_before_it_began_leaves_nothing(
     with pytest.raises(Cancelled):
         run.whole()
     assert run.work.begun() is not None
-    assert said == ["stopped: the same command with --resume goes on"]
+    run.request = replace(run.request, resume=False, anew=True)
+    with pytest.raises(Cancelled):
+        run.whole()
+    run.request = replace(run.request, tokens=9)  # other settings: the earlier training stays
+    with pytest.raises(Cancelled):
+        run.whole()
+    assert said == [
+        "stopped: the same command with --resume goes on",
+        "stopped: the same command with --resume in place of --anew goes on",
+    ]
 
 
 def test_a_pair_keeps_its_draft_and_gets_the_head_as_well(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from localspec.chat.conversation import Message, Role
+from localspec.chat.dialects import Dialect
 from localspec.chat.events import Origin, RoundText, Span, TurnEnd
 from localspec.chat.session.side_by_side import answer_twice
 from localspec.chat.settings import Gamma
@@ -173,6 +174,21 @@ def test_what_only_one_side_says_stands_out_once_it_is_certain() -> None:
     assert body(off, on, 30).plain.split() == ["one", "two", "three"]
     assert verdict(off, on) == "nothing was drafted; the texts part after 3 characters"
     assert "waiting" in heading(AnswerSide(speculation=True)).plain
+
+
+def test_thoughts_of_other_lengths_are_compared_without_their_counts() -> None:
+    screen = CompareScreen("Why?", lambda: None, Dialect())
+    words = "one two three four five six seven eight nine ten"
+    for speculation, end in ((False, "so"), (True, "so it is")):
+        text = f"<think>\n{words} {end}\n</think>\nYes."
+        screen._sides[speculation].hear(
+            RoundText((Span(text, Origin.TARGET),), round_of(0, 0)),
+        )
+        screen._sides[speculation].stats = GenerationStats()
+    shown = body(*screen._sides, 40)
+    assert "click" not in shown.markup
+    (marked,) = (span for span in shown.spans if "warning" in str(span.style))
+    assert shown.plain[: marked.start].split()[-1] == "so"
 
 
 def test_while_it_is_written_the_foot_names_other_programs() -> None:

@@ -251,6 +251,8 @@ def test_before_the_first_word_nothing_is_said_of_a_text() -> None:
     empty = Figures(context_size=8192, gamma_note=GammaNote(GammaReason.TOO_LITTLE_REPEATS))
     assert "too little" not in shown(replace(empty, speculation=True))[0]
     assert "too little" in shown(replace(empty, speculation=True, generating=True))[0]
+    fixed = replace(empty, speculation=True, gamma_note=GammaNote(GammaReason.FIXED, 3))
+    assert "now " in shown(fixed)[0]
 
 
 def test_what_is_not_known_yet_is_left_out_of_the_two_lines() -> None:

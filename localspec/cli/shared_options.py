@@ -348,8 +348,8 @@ REPEAT_STOP: Option = click.option(
     "--repeat-stop/--no-repeat-stop",
     default=True,
     show_default=True,
-    help="Stop an answer that only repeats itself: a cycle that came four more times, 256 tokens"
-    " at least.",
+    help="Stop an answer that only repeats itself: a cycle of at most 1,024 tokens that came"
+    " four more times, 256 tokens at least.",
 )
 
 

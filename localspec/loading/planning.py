@@ -361,7 +361,7 @@ def free_memory(options: LoadRequest, threads: int = 0) -> FreeMemory:
     """The free memory of this machine.
 
     Args:
-        options: say which devices may be used, and which workers, which must have been greeted.
+        options: name the devices that may be used, and workers, which must have been greeted.
         threads: threads that will be started.
     """
     target, draft = options.device, devices_of_draft(options)

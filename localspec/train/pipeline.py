@@ -153,8 +153,9 @@ class _TrainingRun:
         try:
             return self._steps(before)
         except Cancelled:
-            if self.work.begun():
-                self.listener.tell("stopped: the same command with --resume goes on")
+            if (begun := self.work.begun()) and begun.terms == self._terms():
+                how = "--resume in place of --anew" if request.anew else "--resume"
+                self.listener.tell(f"stopped: the same command with {how} goes on")
             raise
         finally:
             self.work.close()

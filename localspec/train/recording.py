@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from localspec import private
+from localspec.drafter_names import NONE
 from localspec.pairs.disk import folders, installed, trained_heads
 from localspec.pairs.disk.installed import InstalledModel, InstalledPair
 from localspec.pairs.names import catalogue
@@ -69,7 +70,7 @@ def _free_name(stem: str) -> str:
     """A name for a new pair that is not in use."""
     wanted = _ODD.sub("-", stem.lower()).strip("-._")[:_LONGEST] or "trained"
     taken = {pair.name for pair in installed.all_pairs()} | set(catalogue.pairs())
-    return _numbered(wanted, taken | {STARTER, FORMER_STARTER, "none"})
+    return _numbered(wanted, taken | {STARTER, FORMER_STARTER, NONE})
 
 
 def _numbered(wanted: str, taken: Collection[str]) -> str:

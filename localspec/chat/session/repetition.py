@@ -13,11 +13,11 @@ _TIMES, _REPEATED = 4, 256
 class Repetition:
     """Detects a cycle of at most 1,024 tokens that came four more times, 256 tokens at least.
 
-    Of SmolLM2's answers at temperature 0 that went in circles after 288 tokens (981 were looked
-    at), one in twelve did so with a period of more than 64 tokens. No text of 3.6 million tokens
-    (conversations, code, tables, lists, JSON) is stopped because of such a period. A rule that also
-    stops cycles with slight changes, by short sequences that were all there before, would stop
-    real C headers and JSON.
+    Of 981 answers of SmolLM2 at temperature 0 that went in circles within 288 tokens, one in twelve
+    did so with a period of more than 64, as far as 288 tokens show it. No text of 3.6 million
+    tokens (conversations, code, tables, lists, JSON) is stopped because of such a period. A rule
+    that also stops cycles with slight changes, by short sequences that were all there before, would
+    stop real C headers and JSON.
 
     The tokens up to then, and their distribution, are not affected.
     """

@@ -19,7 +19,7 @@ from localspec.chat.figures.figures import (
     kept_words,
     lossy_words,
 )
-from localspec.engine.record.stats import MemoryUse, Round, Speedup
+from localspec.engine.record.stats import GammaReason, MemoryUse, Round, Speedup
 from localspec.safe_text import one_line
 from localspec.ui.panel import drawing
 from localspec.ui.panel.drawing import Piece, bar, joined, sparkline, two_sides
@@ -228,6 +228,13 @@ def _switch(now: Figures) -> Piece:
     return (_ON if now.speculation else _OFF) if now.context_size else ("", "")
 
 
+def _too_early(now: Figures) -> bool:
+    """Whether the note tells how much of a text repeats, and there is no text yet."""
+    reason = now.gamma_note.reason if now.gamma_note else None
+    text = now.generating or now.generated
+    return reason is GammaReason.TOO_LITTLE_REPEATS and not text
+
+
 def _speculation_lines(state: PanelState, width: int) -> list[Content]:
     now = state.figures
     lines = [two_sides(("Drafting", HEAD), _switch(now), width)]
@@ -235,8 +242,7 @@ def _speculation_lines(state: PanelState, width: int) -> list[Content]:
     kept = Content.styled(f"{kept_words(*counts)} ", "bold")
     lines.append(Content.assemble(kept, bar(accepted_share(*counts), width - kept.cell_length)))
     note = "" if now.speculation else state.note
-    begun = now.generating or now.generated  # of no text yet nothing can be said
-    if begun and not note and (policy := gamma_words(now.gamma_note)):
+    if not note and (policy := gamma_words(now.gamma_note)) and not _too_early(now):
         note = f"now {policy}"
     said = textwrap.wrap(one_line(note), width, max_lines=3, placeholder=" …")
     lines += [Content.styled(line, f"{MUTED} italic") for line in said]

@@ -48,7 +48,7 @@ class AnswerSide:
 
     @property
     def text(self) -> str:
-        """The part that is written, as the model wrote it."""
+        """The part that is written, as it is shown."""
         return self.answer.text
 
     def hear(self, event: TurnEvent) -> None:
@@ -98,10 +98,9 @@ def in_common(one: str, other: str) -> int:
 
 
 def body(side: AnswerSide, other: AnswerSide, width: int) -> Content:
-    """The text in lines; what the other side does not say stands out, once that is certain."""
+    """The text in lines; what the other side does not say stands out, once both have ended."""
     shown, others = (Content("\n").join(each.answer.lines(width)) for each in (side, other))
-    common = in_common(side.text, other.text)
-    if common == len(side.text) or (common == len(other.text) and other.stats is None):
+    if side.stats is None or other.stats is None:
         return shown
     return shown.stylize("bold $text-warning", in_common(shown.plain, others.plain))
 
@@ -137,7 +136,7 @@ class CompareScreen(ModalScreen[None]):
         off, on = (Answer(dialect=dialect) for _ in range(2))
         self._sides = sides = AnswerSide(False, off), AnswerSide(True, on)
         for side in sides:
-            side.answer.show_thoughts(shown=True)
+            side.answer.show_thoughts(shown=True, headed=False)
         self._stop = stop
         self._heads = [Static("", markup=False, classes="side-head") for _ in sides]
         self._texts = [Static("", markup=False) for _ in sides]

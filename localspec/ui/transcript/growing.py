@@ -155,7 +155,7 @@ class Thought:
         self._reader = self._new()
         self._text = ""
         self._began: float | None = None
-        self._open = False
+        self._open, self._headed = False, True
         self.tokens = 0.0
         self.seconds = 0.0
 
@@ -167,9 +167,9 @@ class Thought:
     def _new(self) -> OriginReader:
         return OriginReader(self._dialect.reader(self._tools, exact=True))
 
-    def show(self, shown: bool) -> None:
-        """Open or fold it."""
-        self._open = shown
+    def show(self, shown: bool, *, headed: bool = True) -> None:
+        """Open or fold it; `headed`: below a line with its length, which a click opens or folds."""
+        self._open, self._headed = shown, headed
 
     def take(self, spans: Iterable[Span], tokens: int) -> tuple[list[Span], bool]:
         """The part of `spans` that belongs to the answer, and whether the thought has grown.
@@ -218,7 +218,7 @@ class Thought:
         return said
 
     def blocks(self) -> list[Block]:
-        """One line, with the text if it is open; nothing without thoughts.
+        """Its line, with the text if it is open; nothing without thoughts.
 
         A growing thought shows only its end, because every frame lays it out anew.
         """
@@ -236,7 +236,7 @@ class Thought:
             f"[@click=app.command('thoughts')][bold $text-accent]{sign}[/] [{MUTED}]"
             f"{said}{took}[/][/]"
         )
-        blocks = [Block(Paragraph(head))]
+        blocks = [Block(Paragraph(head))] if self._headed else []
         if self._open:
             bar = Content.styled("┊ ", MUTED)
             text = self._text.strip("\n")

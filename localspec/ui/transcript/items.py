@@ -328,9 +328,9 @@ class Answer(ConversationItem):
         self._queue.clear()
         return self._put(blocks, end=True)
 
-    def show_thoughts(self, shown: bool) -> None:
-        """Open or fold the thoughts."""
-        self.thought.show(shown)
+    def show_thoughts(self, shown: bool, *, headed: bool = True) -> None:
+        """Open or fold the thoughts, below a line with their length, or without one."""
+        self.thought.show(shown, headed=headed)
         self.forget()
 
     def finish(self, figures: AnswerFigures, reason: FinishReason | None) -> None:
