@@ -19,7 +19,7 @@ _LENGTHS: Final = 16  # tokens of a pass, up to which T(n) is needed
 _ANSWER: Final = 0.6  # approximate share of a text that is the answer
 _EFFICIENCY: Final = 0.5  # share of a large product's speed that whole steps reach
 _COPIES: Final = 4  # of the trained weights: themselves, gradients, two moments
-_LIVE: Final = 16  # floats kept per row and inner width for the backward pass, about
+_LIVE: Final = 5.5  # floats kept per row, inner width and step for the backward pass, about
 _SAMPLE_BYTES: Final = 12  # per token on disk, about
 
 
@@ -132,7 +132,7 @@ def estimate(
     acceptance, times = expected(tokens + before), costs.target.times(_LENGTHS)
     inner = 6 * shape.width + 3 * shape.feed_forward + shape.drafted / 4
     learning = 4 * (_COPIES * shape.learnt + shape.drafted * shape.width)
-    learning += int(4 * ROWS * (_LIVE * inner + 2 * shape.drafted))
+    learning += int(4 * ROWS * (_LIVE * STEPS * inner + 2 * shape.drafted))
     saved = 4 * _COPIES * shape.learnt
     return Estimate(
         tokens=tokens,

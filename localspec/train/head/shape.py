@@ -12,7 +12,7 @@ from localspec.pairs.gguf.head_checks import TAPPED
 from localspec.pairs.gguf.header import GgufHeader
 from localspec.pairs.report import vocabulary
 
-STEPS: Final = 3
+STEPS: Final = 4
 """Tokens per draft that a head is trained for in the end."""
 
 _EPSILON, _ROPE = 1e-5, 10_000.0  # defaults if the target's header has none
