@@ -23,7 +23,7 @@ CROSS_VOCABULARY: Final = "translated"
 """A small model with another vocabulary."""
 
 MTP: Final = "mtp"
-"""A head of layers that predict further tokens, in the target's file or in one of its own."""
+"""A head of layers that predict further tokens, in the target's file or in a separate one."""
 
 EAGLE3: Final = "eagle3"
 DFLASH: Final = "dflash"

@@ -196,11 +196,11 @@ def _shares(
 ) -> list[float]:
     """How sure the draft model was of each of the target's tokens that were cut from its text.
 
-    Several of its own tokens may begin within one of those: their confidences are multiplied.
+    Where several of the model's tokens begin within one of these, their confidences are multiplied.
 
     Args:
-        confidences: of the model's own tokens, or none.
-        theirs: lengths of its own tokens, in bytes.
+        confidences: in the model's tokens, or none.
+        theirs: lengths of the model's tokens, in bytes.
         ours: lengths of the tokens that were cut, in bytes.
     """
     starts = [0, *accumulate(theirs)]
