@@ -614,14 +614,14 @@ def test_ctrl_c_while_it_waits_for_the_prompt_exits_130() -> None:
 
 @pytest.mark.slow
 def test_a_reader_that_leaves_early_is_no_error() -> None:
-    running = process("toy", "-p", STORY, "-n", "200")
-    assert running.stdout is not None
-    running.stdout.read(4)
-    running.stdout.close()
-    assert running.stderr is not None
-    assert running.stderr.read() == b""
-    assert running.wait(60) == 0
-    running.stderr.close()
+    # Beside other tests the toy's draft may be measured as too slow, which is told on stderr.
+    with process("toy", "-p", STORY, "-n", "200", "--draft-anyway") as running:
+        assert running.stdout is not None
+        running.stdout.read(4)
+        running.stdout.close()
+        assert running.stderr is not None
+        assert running.stderr.read() == b""
+    assert running.returncode == 0
 
 
 @pytest.mark.slow
