@@ -22,7 +22,7 @@ from localspec.drafter_names import LOOKUP
 from localspec.engine.drafters.steps import Excerpt
 from localspec.engine.length.cost import Costs, Curve, Points
 from localspec.engine.length.gamma import LONGEST, FixedGamma, GammaPolicy
-from localspec.engine.length.stopping import BASELINE, Plan, Situation
+from localspec.engine.length.stopping import BASELINE, Askable, Plan, Situation
 from localspec.engine.record.stats import Round
 
 RECORDED = Path(__file__).parents[1] / "tests/data/drafters_rounds.json"
@@ -182,7 +182,8 @@ def rounds(
         states = {name: FIRST.state(at, max(1, at - there)) for name, there in read.items()}
         pending = {name: state.pending_tokens for name, state in states.items()}
         copies = answer[at].copies.confidences[:room]
-        plan = policy.plan(Situation(room, 0, room + 1, pending, copies)) if at else BASELINE
+        drafters = {name: Askable(n) for name, n in pending.items()}
+        plan = policy.plan(Situation(room, 0, room + 1, drafters, copies)) if at else BASELINE
         done = _round(plan, answer[at : at + MOST], pending, target, drafts)
         policy.observe(done if clock is None else clock.shown(done))
         if done.draft_passes:
@@ -372,7 +373,8 @@ class Oracle:
 
     def plan(self, situation: Situation) -> Plan:
         """The best choice from here on."""
-        return self._best(self._at, situation.pending_tokens, situation.room)[0]
+        pending = {name: each.pending for name, each in situation.drafters.items()}
+        return self._best(self._at, pending, situation.room)[0]
 
     def observe(self, done: Round) -> None:
         """Move on."""

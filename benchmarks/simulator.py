@@ -21,7 +21,7 @@ from typing import Protocol
 from localspec.drafter_names import DRAFT
 from localspec.engine.length.cost import Curve, Points, SameSizeRun
 from localspec.engine.length.gamma import LONGEST, GammaPolicy
-from localspec.engine.length.stopping import BASELINE, Plan, Situation
+from localspec.engine.length.stopping import BASELINE, Askable, Plan, Situation
 from localspec.engine.record.stats import Round
 
 RECORDED = Path(__file__).parents[1] / "tests/data/gamma_rounds.json"
@@ -219,7 +219,8 @@ def replay(policy: GammaPolicy, text: Text, world: World) -> Replayed:
     while at < len(text):
         room = len(text) - at - 1
         pending = max(1, at - read)
-        plan = policy.plan(Situation(room, 0, room + 1, {DRAFT: pending})) if at else BASELINE
+        drafters = {DRAFT: Askable(pending)}
+        plan = policy.plan(Situation(room, 0, room + 1, drafters)) if at else BASELINE
         asked = _draft(
             plan,
             text[at : at + min(plan.limit, room)],
@@ -421,7 +422,7 @@ class Oracle:
     def plan(self, situation: Situation) -> Plan:
         """The best length from here on."""
         world, rate = self._world, self._rate
-        cost = world.draft.seconds(situation.pending_tokens[DRAFT])
+        cost = world.draft.seconds(situation.drafters[DRAFT].pending)
         chain, gain = 1.0, 1.0
         best, length = 1.0 - rate * world.target.seconds(1), 0
         for m in range(1, min(situation.room, LONGEST) + 1):

@@ -23,7 +23,7 @@ from localspec.engine.length.ahead_policy import AheadPolicy
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma
 from localspec.engine.length.neighbours import Neighbours
-from localspec.engine.length.stopping import Plan, Situation
+from localspec.engine.length.stopping import Askable, Plan, Situation
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.record.explanation import RoundExplanation
 from localspec.engine.record.stats import FinishReason, Round
@@ -180,7 +180,7 @@ def test_a_plan_finds_its_first_pass_made() -> None:
 
     class Watching(FixedGamma):
         def plan(self, situation: Any) -> Any:
-            pending.append(situation.pending_tokens[DRAFT])
+            pending.append(situation.drafters[DRAFT].pending)
             return super().plan(situation)
 
     engine = pair(0.0)
@@ -563,7 +563,7 @@ def test_what_runs_beside_another_teaches_no_times() -> None:
 def test_a_kept_pass_costs_a_plan_nothing() -> None:
     policy = AutoGamma(Costs({0: {1: 1.0, 2: 1.1, 4: 1.2, 8: 1.4}}, {DRAFT: {0: {1: 2.0}}}))
     policy.begin(follow_clock=True)
-    assert policy.plan(Situation(room=1, pending_tokens={DRAFT: 0})).limit > 0
+    assert policy.plan(Situation(room=1, drafters={DRAFT: Askable(0)})).limit > 0
 
 
 def context_of(threads: int, *, offloaded: bool = False, remote: bool = False) -> Any:

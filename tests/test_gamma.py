@@ -23,6 +23,7 @@ from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma
 from localspec.engine.length.stopping import (
     BASELINE,
+    Askable,
     Plan,
     Situation,
     StoppingPlan,
@@ -224,7 +225,7 @@ def test_a_block_is_asked_for_what_it_is_worth_and_no_longer_than_it_can_be() ->
     for accepted, chance in ((6, 0.95), (1, 0.3)):
         policy = auto(drafts=(DFLASH,), step=0.3)
         policy.begin(follow_clock=False)
-        situation = Situation(room=60, pending_tokens={DFLASH: 3}, blocks={DFLASH: 7})
+        situation = Situation(room=60, drafters={DFLASH: Askable(3, block=7)})
         for _ in range(40):
             plan = policy.plan(situation)
             assert plan.limit <= 7
@@ -262,12 +263,12 @@ def test_a_single_round_without_a_draft_does_not_change_what_is_said() -> None:
         policy.plan(Situation(room=60))
         policy.observe(round_of(4, 3))
     for room in (2, 1, 1, 0):  # an answer's last rounds
-        policy.plan(Situation(room=room, remaining=room + 1, pending_tokens={DRAFT: 400}))
+        policy.plan(Situation(room=room, remaining=room + 1, drafters={DRAFT: Askable(400)}))
         policy.observe(round_of(0, 0))
     assert gamma_words(policy.note()).startswith("drafting 4")
     assert policy.length == 4
     for _ in range(20):
-        policy.plan(Situation(room=60, remaining=8, pending_tokens={DRAFT: 4000}))
+        policy.plan(Situation(room=60, remaining=8, drafters={DRAFT: Askable(4000)}))
         policy.observe(round_of(0, 0))
     assert gamma_words(policy.note()).startswith("not drafting")
     assert policy.length == 0
@@ -328,10 +329,11 @@ def test_no_draft_that_has_much_to_read_is_probed_while_copies_go_on() -> None:
 
     def first(pending: int) -> int:
         policy = auto({1: 1.0, 2: 1.9, 17: 9.0}, step=0.1)
+        drafters = {DRAFT: Askable(pending)}
         for _ in range(12):
             policy.observe(replace(round_of(4, 4, drafter=LOOKUP, passes=0), copied=4))
         for i in range(60):
-            if policy.plan(Situation(room=60, pending_tokens={DRAFT: pending})).drafter == DRAFT:
+            if policy.plan(Situation(room=60, drafters=drafters)).drafter == DRAFT:
                 return i
             policy.observe(round_of(0, 0))
         return 60
@@ -358,7 +360,7 @@ def test_the_baseline_is_interrupted_by_probes_that_become_rarer_and_end() -> No
     probes = []
     pending = 1
     for i in range(400):
-        plan = policy.plan(Situation(room=60, pending_tokens={DRAFT: pending}))
+        plan = policy.plan(Situation(room=60, drafters={DRAFT: Askable(pending)}))
         asked = plan.limit > 0
         probes += [i] * asked
         pending = 1 if asked else pending + 1
@@ -446,7 +448,9 @@ def test_a_long_prompt_is_not_read_for_a_short_answer() -> None:
     def first(pending: int, remaining: int) -> Plan:
         policy = AutoGamma(Costs({0: FLAT}, {DRAFT: {0: {1: 0.05, 64: 3.0}}}))
         policy.begin(follow_clock=False)
-        return policy.plan(Situation(room=60, remaining=remaining, pending_tokens={DRAFT: pending}))
+        return policy.plan(
+            Situation(room=60, remaining=remaining, drafters={DRAFT: Askable(pending)})
+        )
 
     assert first(pending=2000, remaining=8) is BASELINE
     assert first(pending=2, remaining=8) is not BASELINE
@@ -466,7 +470,7 @@ def test_the_better_of_two_drafters_is_chosen() -> None:
     policy.begin(follow_clock=False)
     chosen = []
     for _ in range(60):
-        plan = policy.plan(Situation(room=60, pending_tokens={"good": 1, "bad": 1}))
+        plan = policy.plan(Situation(room=60, drafters={"good": Askable(), "bad": Askable()}))
         chosen.append(plan.drafter)
         good = plan.drafter == "good"
         policy.observe(
@@ -477,7 +481,7 @@ def test_the_better_of_two_drafters_is_chosen() -> None:
 
 def test_without_a_draft_there_is_nothing_to_decide() -> None:
     policy = AutoGamma(Costs({0: FLAT}, {}))
-    assert policy.plan(Situation(room=9, pending_tokens={})) is BASELINE
+    assert policy.plan(Situation(room=9, drafters={})) is BASELINE
     assert "no draft" in gamma_words(policy.note())
 
 
@@ -729,7 +733,8 @@ def test_a_draft_is_planned_for_by_what_it_read_not_by_the_whole_text() -> None:
     policy = AutoGamma(Costs({0: {1: 1.0, 8: 1.2}}, {DRAFT: draft}))
     steps = []
     for left_out in (0, 970):
-        plan = policy.plan(Situation(63, context=1000, left_out={DRAFT: left_out}))
+        drafters = {DRAFT: Askable(left_out=left_out)}
+        plan = policy.plan(Situation(63, context=1000, drafters=drafters))
         assert isinstance(plan, StoppingPlan)
         steps.append(plan.step)
     assert steps == [pytest.approx(0.2, rel=0.05), pytest.approx(0.025, rel=0.2)]

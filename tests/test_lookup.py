@@ -17,7 +17,7 @@ from localspec.engine.drafters.model_drafter import ModelDrafter
 from localspec.engine.length.copying import Copy, Copying, Survival
 from localspec.engine.length.cost import ByContext, Costs, Curve
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
-from localspec.engine.length.stopping import Plan, Situation
+from localspec.engine.length.stopping import Askable, Plan, Situation
 from localspec.engine.record.stats import GammaReason, GenerationStats, Round
 from localspec.engine.round.acceptance import Accept
 from localspec.engine.round.generate import Engine
@@ -468,7 +468,7 @@ def test_a_copy_is_as_long_as_the_copies_of_the_text(stayed: float, least: int, 
 
 
 def _plan_of(policy: AutoGamma, confidences: Sequence[float]) -> int:
-    plan = policy.plan(Situation(room=63, pending_tokens={}, copies=confidences))
+    plan = policy.plan(Situation(room=63, drafters={}, copies=confidences))
     assert plan.drafter in ("", LOOKUP)
     return plan.limit
 
@@ -496,7 +496,8 @@ def test_a_copy_that_is_always_wrong_is_soon_left_alone(times: ByContext) -> Non
 
 def _asked(policy: AutoGamma, copies: Sequence[float], pending: int = 1) -> str:
     """The drafter chosen when lookup has found `copies` and a model is ready."""
-    return policy.plan(Situation(room=63, pending_tokens={DRAFT: pending}, copies=copies)).drafter
+    drafters = {DRAFT: Askable(pending)}
+    return policy.plan(Situation(room=63, drafters=drafters, copies=copies)).drafter
 
 
 def test_the_proposal_that_is_worth_most_now_is_chosen() -> None:
@@ -533,8 +534,8 @@ def test_a_model_reads_what_lookup_says_where_that_saves_passes() -> None:
     copies = [0.6] * 20
 
     def read(policy: AutoGamma, *, able: bool = True) -> int:
-        readers = [DRAFT] if able else []
-        plan = policy.plan(Situation(63, pending_tokens={DRAFT: 1}, copies=copies, readers=readers))
+        drafters = {DRAFT: Askable(reads_paths=able)}
+        plan = policy.plan(Situation(63, drafters=drafters, copies=copies))
         assert plan.drafter == DRAFT
         return plan.reads
 
@@ -553,9 +554,9 @@ def test_what_reading_saves_counts_when_a_drafter_is_chosen() -> None:
     observed(policy, 0.6, [0.9] * 2, 40)
     chosen = [
         policy.plan(
-            Situation(63, pending_tokens={DRAFT: 1}, copies=[0.6] * 8, readers=readers)
+            Situation(63, drafters={DRAFT: Askable(reads_paths=able)}, copies=[0.6] * 8)
         ).drafter
-        for readers in ((), (DRAFT,))
+        for able in (False, True)
     ]
     assert chosen == [LOOKUP, DRAFT]
 
@@ -592,7 +593,7 @@ def _seconds(copies: Sequence[float], seed: int, tokens: int = 256) -> float:
     policy, times, luck = AutoGamma(costs), costs.target.at(0), random.Random(seed)
     step, pending, took, written = 0.08, 1, 0.0, 0
     while written < tokens:
-        plan = policy.plan(Situation(room=60, pending_tokens={DRAFT: pending}, copies=copies))
+        plan = policy.plan(Situation(room=60, drafters={DRAFT: Askable(pending)}, copies=copies))
         asked, passes = plan.drafter == DRAFT and plan.limit > 0, 0
         while asked:
             passes += 1

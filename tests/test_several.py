@@ -29,7 +29,7 @@ from benchmarks.simulator import recorded as positions
 from localspec.drafter_names import DRAFT, EAGLE3, LOOKUP
 from localspec.engine.length import gamma
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
-from localspec.engine.length.stopping import Plan, Situation
+from localspec.engine.length.stopping import Askable, Plan, Situation
 from tests.support.pairwise import usually
 
 STEPS = {DRAFT: 0.1, EAGLE3: 0.06}
@@ -118,8 +118,8 @@ def test_an_oracle_takes_what_is_worth_most() -> None:
     asked = []
     for at in (10, 50, 90):
         oracle._at = at
-        pending = dict.fromkeys(STEPS, 1)
-        asked.append(oracle.plan(Situation(20, pending_tokens=pending)).drafter)
+        drafters = dict.fromkeys(STEPS, Askable())
+        asked.append(oracle.plan(Situation(20, drafters=drafters)).drafter)
     assert asked == [DRAFT, LOOKUP, ""]
 
 

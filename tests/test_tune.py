@@ -320,7 +320,7 @@ def test_what_rounds_teach_is_kept_but_a_repeatable_answer_goes_by_what_was_meas
         one.auto.begin(follow_clock=False)
         shapes = []
         for _ in range(3):
-            plan = one.auto.plan(Situation(room=8, pending_tokens={DRAFT: 1}))
+            plan = one.auto.plan(Situation(room=8))
             assert isinstance(plan, StoppingPlan)
             shapes.append([plan._rate, *plan._times])
             one.auto.observe(timed(3, 30e-3))

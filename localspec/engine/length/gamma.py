@@ -66,7 +66,7 @@ class FixedGamma:
     def plan(self, situation: Situation) -> Plan:
         """The fixed length, within the room, for the first model or else for lookup."""
         length = max(0, min(self.gamma, situation.room))
-        for name in situation.pending_tokens:
+        for name in situation.drafters:
             return Plan(length, name, learns=self._learns)
         return Plan(min(length, len(situation.copies)), LOOKUP, learns=self._learns)
 
@@ -336,7 +336,7 @@ class AutoGamma:
 
     def _curve(self, name: str, situation: Situation) -> Curve:
         """A drafter's costs at the part of the text that it knows."""
-        context = situation.context - situation.left_out.get(name, 0)
+        context = situation.context - situation.drafters[name].left_out
         return self._table.drafts[name].at(context)
 
     def _compares(self) -> bool:
@@ -348,7 +348,7 @@ class AutoGamma:
 
     def _best(self, situation: Situation, prices: Copying) -> tuple[StoppingPlan | None, float]:
         """The most promising model's plan, and the cost of its first pass in tokens."""
-        choices = [self._choice(name, situation, prices) for name in situation.pending_tokens]
+        choices = [self._choice(name, situation, prices) for name in situation.drafters]
         if len(choices) < 2:  # computing a promise takes time
             return choices[0] if choices else (None, 0.0)
         return max(choices, key=lambda choice: choice[0].promise() - choice[1])
@@ -357,16 +357,16 @@ class AutoGamma:
         self, name: str, situation: Situation, prices: Copying
     ) -> tuple[StoppingPlan, float]:
         """A drafter's plan, and the cost of its first pass in tokens."""
-        track, pending = self._tracks[name], situation.pending_tokens[name]
+        track, pending = self._tracks[name], situation.drafters[name].pending
         curve, times = self._curve(name, situation), prices.times[: LONGEST + 2]
         reads, saved = 0, 0.0
-        if pending and situation.copies and name in situation.readers:
+        if pending and situation.copies and situation.drafters[name].reads_paths:
             copies = situation.copies[: LONGEST - 1]
             reads, saved = reading(track.agreement, copies, curve, pending)
         step, read = curve.seconds(1), min(pending, _USUAL_PENDING)
         cost = curve.seconds(read) if pending else 0.0
-        if name in situation.blocks:  # one pass for all of them
-            most = min(situation.blocks[name], len(times) - 2)
+        if block := situation.drafters[name].block:  # one pass for all of them
+            most = min(block, len(times) - 2)
             each, step = (curve.seconds(read + most) - cost) / most, 0.0
             mean = track.calibration.mean
             back = self._table.rereads
@@ -407,11 +407,11 @@ class AutoGamma:
     def _probe(self, plan: StoppingPlan, situation: Situation, prices: Copying) -> bool:
         """Whether to probe a draft although the baseline is best."""
         self._wait, times = _PAUSE, prices.times[: plan.limit + 2]
-        pending = situation.pending_tokens[plan.drafter]
+        drafter = situation.drafters[plan.drafter]
         curve = self._curve(plan.drafter, situation)
-        if pending > _USUAL_PENDING and self._copying > _WILLING:
+        if drafter.pending > _USUAL_PENDING and self._copying > _WILLING:
             return False  # after the next copy it would have to catch up again
-        read = pending + plan.limit if plan.drafter in situation.blocks else pending
+        read = drafter.pending + (plan.limit if drafter.block else 0)
         if curve.seconds(read) > self._credit * times[1]:
             return False
         asked, step = self._tracks[plan.drafter].rounds, plan.step

@@ -6,13 +6,31 @@ A leaf: a plan sees confidences and costs, never a clock, a model or a token.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import NamedTuple
 
 from localspec.drafter_names import DRAFT
 from localspec.engine.length.calibration import LEAST, MOST, Calibration
 from localspec.engine.length.copying import Copying
+
+
+class Askable(NamedTuple):
+    """A drafter that a round may ask.
+
+    Attributes:
+        pending: tokens that its first pass reads, at least 1; 0 if that pass is already done.
+        left_out: tokens of the sequence that it leaves unread.
+        reads_paths: whether it can read lookup's tokens in one pass.
+        block: the most tokens that it guesses in one pass; 0 if each token takes one. Such a pass
+            covers the tokens that the drafter has to read and those that it guesses.
+    """
+
+    pending: int = 1
+    left_out: int = 0
+    reads_paths: bool = False
+    block: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,23 +41,15 @@ class Situation:
         room: the most tokens that a draft may have.
         context: tokens of the sequence so far.
         remaining: tokens that may still be generated.
-        pending_tokens: by drafter, the tokens that its first pass reads, at least 1; 0 if that pass
-            is already done.
+        drafters: those that may be asked, by name.
         copies: the confidences of the tokens that lookup would copy; empty if it found none.
-        readers: the drafters that can read lookup's tokens in one pass.
-        blocks: by drafter that guesses several tokens in one pass, the most of them. Such a pass
-            covers the tokens that the drafter has to read and those that it guesses.
-        left_out: by drafter, how many tokens of the sequence it leaves unread.
     """
 
     room: int
     context: int = 0
     remaining: int = 1 << 30
-    pending_tokens: Mapping[str, int] = field(default_factory=lambda: {DRAFT: 1})
+    drafters: Mapping[str, Askable] = field(default_factory=lambda: {DRAFT: Askable()})
     copies: Sequence[float] = ()
-    readers: Collection[str] = ()
-    blocks: Mapping[str, int] = field(default_factory=dict)
-    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from localspec.engine.drafters.lookup import LONGEST, NO_GUESS, Guess, Lookup
 from localspec.engine.drafters.past_texts import Past
 from localspec.engine.drafters.protocol import Drafter, Proposal
 from localspec.engine.length.gamma import GammaPolicy
-from localspec.engine.length.stopping import BASELINE, Plan, Situation
+from localspec.engine.length.stopping import BASELINE, Askable, Plan, Situation
 from localspec.engine.llama import Context
 from localspec.engine.record.recorder import RoundRecorder
 from localspec.engine.record.round_record import GenerationRecord
@@ -309,17 +309,12 @@ class Engine:
         self, generation: _Generation, asked: Mapping[str, Drafter], guess: Guess
     ) -> Situation:
         tokens = generation.tokens
-        states = {name: each.state(tokens) for name, each in asked.items()}
-        able = {name: each.capabilities for name, each in asked.items()}
         return Situation(
             room=self._room(generation),
             context=len(tokens),
             remaining=generation.remaining,
-            pending_tokens={name: each.pending_tokens for name, each in states.items()},
-            left_out={name: each.left_out for name, each in states.items()},
+            drafters={name: _askable(each, tokens) for name, each in asked.items()},
             copies=guess.confidences,
-            readers=[name for name, each in able.items() if each.reads_paths],
-            blocks={name: each.block for name, each in able.items() if each.block},
         )
 
     def _propose(self, generation: _Generation, guess: Guess, plan: Plan) -> Proposal:
@@ -360,6 +355,12 @@ class Engine:
             return tokens, FinishReason.LENGTH
         full = len(generation.tokens) > self.target.n_ctx
         return tokens, FinishReason.CONTEXT if full else None
+
+
+def _askable(drafter: Drafter, tokens: Sequence[int]) -> Askable:
+    """What a plan has to know of this drafter."""
+    state, able = drafter.state(tokens), drafter.capabilities
+    return Askable(state.pending_tokens, state.left_out, able.reads_paths, able.block)
 
 
 def _nothing(finish: FinishReason) -> Round:
