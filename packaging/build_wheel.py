@@ -31,11 +31,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 PLATFORMS = {
-    "x86_64-linux-gnu.2.17": "linux-x86_64",
-    "aarch64-linux-gnu.2.17": "linux-aarch64",
-    "x86_64-windows-gnu": "win-amd64",
-    "aarch64-macos": "macosx-13.0-arm64",
-    "metal": "macosx-13.0-arm64",
+    "x86_64-linux-gnu.2.17": "linux_x86_64",
+    "aarch64-linux-gnu.2.17": "linux_aarch64",
+    "x86_64-windows-gnu": "win_amd64",
+    "aarch64-macos": "macosx_13_0_arm64",
+    "metal": "macosx_13_0_arm64",
 }
 """The platform that a wheel's tag names, by the target that zig compiles for."""
 
@@ -63,10 +63,10 @@ _ARM = (
     *("armv9.2_1", "armv9.2_2"),
 )
 LEVELS = {
-    "linux-x86_64": _X86,
-    "linux-aarch64": _ARM,
-    "win-amd64": _X86,
-    "macosx-13.0-arm64": ("apple_m1", "apple_m2_m3", "apple_m4"),
+    "linux_x86_64": _X86,
+    "linux_aarch64": _ARM,
+    "win_amd64": _X86,
+    "macosx_13_0_arm64": ("apple_m1", "apple_m2_m3", "apple_m4"),
 }
 """The levels of processors that llama.cpp builds a backend for, by platform."""
 
@@ -87,7 +87,6 @@ def unpacked(sdist: Path, folder: Path, local: str) -> Path:
 def build(source: Path, target: str, work: Path, further: dict[str, str]) -> Path:
     """Compile llama.cpp for `target`, with `further` definitions; return the wheel in `work`."""
     packaging = Path(__file__).resolve().parent
-    environment = dict(os.environ, _PYTHON_HOST_PLATFORM=PLATFORMS[target])
     defines = dict(DEFINES, CMAKE_INSTALL_RPATH="$ORIGIN")
     if "macosx" in PLATFORMS[target]:
         defines |= {
@@ -105,10 +104,11 @@ def build(source: Path, target: str, work: Path, further: dict[str, str]) -> Pat
     defines |= further
     settings = [f"cmake.define.{name}={value}" for name, value in defines.items()]
     settings += [f"wheel.exclude={';'.join(EXCLUDED)}", f"build-dir={work}/build"]
+    settings += [f"wheel.tags=py3-none-{PLATFORMS[target]}"]
     settings += ["install.strip=false"]  # a strip that is here also takes the compiler's name
     options = [part for each in settings for part in ("--config-setting", each)]
     command = ["uv", "build", "--wheel", *options, "--out-dir", str(work), str(source)]
-    subprocess.run(command, env=environment, check=True)
+    subprocess.run(command, check=True)
     (wheel,) = work.glob("*.whl")
     return wheel
 

@@ -95,6 +95,28 @@ def test_the_levels_are_those_of_llama_cpp(
     assert list(script.LEVELS[script.PLATFORMS[target]]) == built
 
 
+@pytest.mark.parametrize(
+    ("target", "tag"),
+    [
+        ("aarch64-linux-gnu.2.17", "linux_aarch64"),
+        ("x86_64-windows-gnu", "win_amd64"),
+        ("aarch64-macos", "macosx_13_0_arm64"),
+    ],
+)
+def test_a_wheel_for_another_system_is_built_as_this_one(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, tag: str
+) -> None:
+    """If a variable said so, uv would fetch tools for that system, and remember it as this one."""
+
+    def run(command: list[str], **how: object) -> None:
+        assert f"wheel.tags=py3-none-{tag}" in command
+        assert "env" not in how
+        (tmp_path / "a.whl").touch()
+
+    monkeypatch.setattr(script.subprocess, "run", run)
+    assert script.build(tmp_path, target, tmp_path, {}) == tmp_path / "a.whl"
+
+
 def auditwheel(tag: str) -> Callable[..., None]:
     """Stands for the program, which writes a copy of a wheel with the tag that it finds."""
 
