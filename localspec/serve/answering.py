@@ -84,8 +84,9 @@ async def streamed(
             yield encoded(writer.closing()) + writer.farewell
             return
         said = []
-        with suppress(TimeoutError):
-            said = await asyncio.wait_for(_heard(job), max(0.0, told_at + _ALIVE_S - clock()))
+        with suppress(TimeoutError):  # `wait_for` would make a task for each token
+            async with asyncio.timeout_at(told_at + _ALIVE_S):
+                said = await _heard(job)
 
 
 async def first_events(job: QueuedRequest) -> list[Answers]:
