@@ -21,9 +21,15 @@ if(ZIG_TARGET)
     set(CMAKE_SYSTEM_PROCESSOR "${CMAKE_MATCH_1}")
     set(CMAKE_SYSTEM_NAME "${zig_${CMAKE_MATCH_2}}")
     set(zig_target "-target ${ZIG_TARGET}")
-    set(GGML_METAL OFF)  # needs Apple's SDK
+    foreach(part METAL BLAS ACCELERATE) # need Apple's SDK
+        set(GGML_${part} OFF)
+    endforeach()
     if(zig_target MATCHES windows)
         set(zig_shared "-shared) set -- \"$@\" '${CMAKE_CURRENT_LIST_DIR}/windows.c' ;;")
+    endif()
+    if(zig_target MATCHES macos) # zig has no install_name_tool, which would write paths anew
+        set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
+        set(CMAKE_INSTALL_NAME_TOOL /bin/false CACHE FILEPATH "")
     endif()
     # Programs of the build itself run here: without the target, this file compiles for this machine.
     set(GGML_VULKAN_SHADERS_GEN_TOOLCHAIN "${CMAKE_CURRENT_LIST_FILE}")
@@ -42,6 +48,7 @@ for given; do
     shift
     case $given in
         ${zig_shared}
+        -bundle) given=-dynamiclib ;; # a backend for macOS; zig knows no bundles
         -march=armv*) given=$(echo \"$given\" | sed -e 's/-march=armv8-a/-mcpu=generic/' \\
             -e 's/-march=armv\\([0-9]\\)\\.\\([0-9]\\)-a/-mcpu=generic+v\\1_\\2a/' \\
             -e 's/+fp16/+fullfp16/' -e 's/+nosve/-sve/') ;;
