@@ -21,13 +21,15 @@ if(ZIG_TARGET)
     set(CMAKE_SYSTEM_PROCESSOR "${CMAKE_MATCH_1}")
     set(CMAKE_SYSTEM_NAME "${zig_${CMAKE_MATCH_2}}")
     set(zig_target "-target ${ZIG_TARGET}")
-    foreach(part METAL BLAS ACCELERATE) # need Apple's SDK
-        set(GGML_${part} OFF)
-    endforeach()
     if(zig_target MATCHES windows)
         set(zig_shared "-shared) set -- \"$@\" '${CMAKE_CURRENT_LIST_DIR}/windows.c' ;;")
     endif()
-    if(zig_target MATCHES macos) # zig has no install_name_tool, which would write paths anew
+    if(zig_target MATCHES macos)
+        foreach(part METAL BLAS ACCELERATE) # need Apple's SDK
+            set(GGML_${part} OFF)
+        endforeach()
+        # At installation CMake would change the libraries' paths by install_name_tool, which zig
+        # lacks: they are linked with the paths that they are to have.
         set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
         set(CMAKE_INSTALL_NAME_TOOL /bin/false CACHE FILEPATH "")
     endif()
@@ -48,7 +50,7 @@ for given; do
     shift
     case $given in
         ${zig_shared}
-        -bundle) given=-dynamiclib ;; # a backend for macOS; zig knows no bundles
+        -bundle) given=-dynamiclib ;; # a backend for macOS: zig makes no bundles
         -march=armv*) given=$(echo \"$given\" | sed -e 's/-march=armv8-a/-mcpu=generic/' \\
             -e 's/-march=armv\\([0-9]\\)\\.\\([0-9]\\)-a/-mcpu=generic+v\\1_\\2a/' \\
             -e 's/+fp16/+fullfp16/' -e 's/+nosve/-sve/') ;;

@@ -439,6 +439,26 @@ def test_a_head_not_asked_for_long_begins_with_the_last_part_of_the_text(
     assert run(engine, prompt, 3)[0] == tokens
 
 
+def test_the_latest_states_are_kept_whole_and_in_order() -> None:
+    """Two layers' states side by side, through a ring that begins anew within some of the puts."""
+    states, shown, luck = TargetStates(5, 4), {}, np.random.default_rng(7)
+    for start, n, held in (
+        (0, 3, 3),
+        (3, 4, 5),
+        (7, 12, 5),
+        (19, 1, 5),
+        (16, 2, 3),
+        (40, 5, 5),
+        (43, 1, 4),
+    ):
+        rows = luck.random((n, 4), np.float32)
+        states.put(start, (rows[:, :2], rows[:, 2:]))
+        shown |= {start + at: row for at, row in enumerate(rows)}
+        assert (states.end, states.end - states.first) == (start + n, held)
+        known = states.get(states.first, held)
+        assert np.array_equal(known, [shown[at] for at in range(states.first, states.end)])
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize("models", BEGINNING, indirect=True)
 def test_a_head_begins_with_the_end_of_a_long_text_and_goes_on_from_there(

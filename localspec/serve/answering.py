@@ -84,7 +84,7 @@ async def streamed(
             yield encoded(writer.closing()) + writer.farewell
             return
         said = []
-        with suppress(TimeoutError):  # `wait_for` would make a task for each token
+        with suppress(TimeoutError):  # Python 3.11's wait_for makes a task for each token
             async with asyncio.timeout_at(told_at + _ALIVE_S):
                 said = await _heard(job)
 

@@ -20,7 +20,7 @@ class Askable(NamedTuple):
     """A drafter that a round may ask.
 
     Attributes:
-        pending: tokens that its first pass reads, at least 1; 0 if that pass is already done.
+        pending: tokens that its first pass reads; 0 if that pass is already done.
         left_out: tokens of the sequence that it leaves unread.
         reads_paths: whether it can read lookup's tokens in one pass.
         block: the most tokens that it guesses in one pass; 0 if each token takes one. Such a pass

@@ -152,8 +152,8 @@ class TargetStates:
             self.first = start
         self.end = start + n
         self.first = max(self.first, self.end - reach)
-        # At most two slices, before and after the place where the ring begins anew. An array of
-        # indices takes 35 microseconds more after every decode.
+        # The rows fill a slice before the place where the ring begins anew, and perhaps one after
+        # it. An array of indices would take 35 microseconds more after every decode.
         begun = self.end - min(n, reach)
         anew = min(self.end, begun - begun % reach + reach)
         for at, part in enumerate(parts):
