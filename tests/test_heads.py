@@ -38,7 +38,7 @@ from localspec.engine.length.stopping import BASELINE, Plan, Situation
 from localspec.engine.llama import BlockHead, Context, ContextOptions, Head, Model, head_of
 from localspec.engine.llama.checkpoint import Rollback
 from localspec.engine.llama.heads import head
-from localspec.engine.llama.heads.head import Rows, TargetStates
+from localspec.engine.llama.heads.target_states import Rows, TargetStates
 from localspec.engine.llama.thread_controller import ThreadController
 from localspec.engine.record.stats import FinishReason, Round
 from localspec.engine.round.generate import Engine

@@ -37,7 +37,7 @@ from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
 from localspec.engine.length.stopping import Plan, Situation, StoppingPlan
 from localspec.engine.llama import BlockHead, Head, SharedHead
-from localspec.engine.llama.heads.head import Rows, TargetStates
+from localspec.engine.llama.heads.target_states import Rows, TargetStates
 from localspec.engine.record import recorder
 from localspec.engine.record.stats import FinishReason, Round
 from localspec.engine.round import acceptance, generate, verify

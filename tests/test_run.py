@@ -614,7 +614,7 @@ def test_ctrl_c_while_it_waits_for_the_prompt_exits_130() -> None:
 
 @pytest.mark.slow
 def test_a_reader_that_leaves_early_is_no_error() -> None:
-    # Beside other tests the toy's draft may be measured as too slow, which is told on stderr.
+    # While other tests run, the toy's draft may be measured as too slow, and `run` says so.
     with process("toy", "-p", STORY, "-n", "200", "--draft-anyway") as running:
         assert running.stdout is not None
         running.stdout.read(4)

@@ -12,7 +12,7 @@ from localspec.engine.drafters.protocol import Capabilities, DrafterState, Propo
 from localspec.engine.drafters.steps import EXCERPT_TOKENS, GAP, write
 from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import BlockHead, Head, SharedHead
-from localspec.engine.llama.heads.head import Rows
+from localspec.engine.llama.heads.target_states import Rows
 from localspec.engine.round.sampling import Logits
 from localspec.engine.round.verify import Draft
 

@@ -357,16 +357,17 @@ class AutoGamma:
         self, name: str, situation: Situation, prices: Copying
     ) -> tuple[StoppingPlan, float]:
         """A drafter's plan, and the cost of its first pass in tokens."""
-        track, pending = self._tracks[name], situation.drafters[name].pending
+        track, drafter = self._tracks[name], situation.drafters[name]
+        pending = drafter.pending
         curve, times = self._curve(name, situation), prices.times[: LONGEST + 2]
         reads, saved = 0, 0.0
-        if pending and situation.copies and situation.drafters[name].reads_paths:
+        if pending and situation.copies and drafter.reads_paths:
             copies = situation.copies[: LONGEST - 1]
             reads, saved = reading(track.agreement, copies, curve, pending)
         step, read = curve.seconds(1), min(pending, _USUAL_PENDING)
         cost = curve.seconds(read) if pending else 0.0
-        if block := situation.drafters[name].block:  # one pass for all of them
-            most = min(block, len(times) - 2)
+        if drafter.block:  # one pass for all of them
+            most = min(drafter.block, len(times) - 2)
             each, step = (curve.seconds(read + most) - cost) / most, 0.0
             mean = track.calibration.mean
             back = self._table.rereads

@@ -14,7 +14,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.engine.llama.heads.head import Rows, layer_inputs, view
+from localspec.engine.llama.heads.head import layer_inputs, view
+from localspec.engine.llama.heads.target_states import Rows
 from localspec.engine.llama.library import lib
 from localspec.engine.llama.log import start_backend
 from localspec.engine.llama.model import Model

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.engine.llama.heads.head import Rows
+from localspec.engine.llama.heads.target_states import Rows
 from localspec.engine.llama.taps import Taps, TextRow
 from localspec.train.head.head_files import ModelWeights
 from localspec.train.texts.answers import AnsweredText

@@ -20,7 +20,8 @@ from localspec.engine.llama.checkpoint import Rollback
 from localspec.engine.llama.context import Context
 from localspec.engine.llama.context_options import ContextOptions
 from localspec.engine.llama.heads.block_head import BlockHead
-from localspec.engine.llama.heads.head import Head, Rows, view
+from localspec.engine.llama.heads.head import Head, view
+from localspec.engine.llama.heads.target_states import Rows
 from localspec.engine.llama.library import lib
 from localspec.engine.llama.model import Model
 from localspec.errors import EngineError
