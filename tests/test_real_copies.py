@@ -79,7 +79,7 @@ def test_copies_slow_no_kind_of_text_and_no_answer_down(
     if curve != STEEP:
         return
     monkeypatch.setattr(gamma, "_STAKE", math.inf)  # the control: copies may cost any time
-    monkeypatch.setattr(gamma, "_SEEN_RIGHT", math.inf)
+    monkeypatch.setattr(gamma, "_SEEN_RIGHT", 1e9)
     assert speeds(auto, curve)[1] < 0.92
 
 
@@ -102,7 +102,9 @@ def test_where_text_is_copied_a_policy_that_is_told_the_chances_is_hardly_faster
     assert {*found} == {*COPYING, "all"}
     for _, others, own, place, ends in found.values():
         assert min(others, own) >= 0.85
-        assert place == pytest.approx(ends)  # told which tokens are right, it wastes nothing
+        # Told which tokens are right it wastes nothing, and gains where larger passes are cheaper.
+        assert place <= 1.00001 * ends
+        assert place == pytest.approx(ends, rel=0.005)
     rate, others, own, *_ = found["all"]
     assert max(others, own) / rate < 0.85  # the control: decoding without drafting
 
