@@ -6,7 +6,7 @@ recorded (`benchmarks/real_draft.py`), with the draft, at a step of a tenth of T
 starts anew. For each curve the script prints, with lookup and with both: tokens per baseline round
 in the worst kind of text; the least share, over the kinds, of the speed of the best fixed drafter
 and length, chosen and scored on the same answers; and tokens per baseline round over all. The
-policy follows an undisturbed clock. No model is loaded; it takes half an hour:
+policy follows an undisturbed clock. No model is loaded; it takes some minutes:
 
     uv run python -m benchmarks.real_curves
 """

@@ -26,10 +26,10 @@ from localspec.engine.length.gamma import AutoGamma
 
 CURVES: Mapping[str, Points] = {
     "EPYC, 1.5B Q4_K_M": {1: 1, 2: 1.8, 4: 3.0, 8: 7.0, 16: 8.1, 64: 24.0},
-    "EPYC with AVX-512, 1.5B Q4_K_M": {
-        **{1: 1, 2: 1.57, 4: 2.93, 8: 6.02, 12: 8.02, 15: 9.86, 16: 7.45, 24: 11.84},
-        **{32: 12.95, 48: 17.29, 63: 25.78, 64: 20.95},
-    },
+    "EPYC with AVX-512, 1.5B Q4_K_M": (
+        {1: 1, 2: 1.57, 4: 2.93, 8: 6.02, 12: 8.02, 15: 9.86, 16: 7.45}
+        | {24: 11.84, 32: 12.95, 48: 17.29, 63: 25.78, 64: 20.95}
+    ),
     "EPYC, 135M Q8_0": {1: 1, 2: 1.8, 4: 2.15, 8: 2.83, 16: 4.6, 64: 13.0},
     "RTX 3090, 8B Q4_0": {1: 1.0, 2: 1.12, 3: 1.19, 4: 1.32, 5: 1.51, 8: 2.17},
     "M2 Ultra, 7B Q8_0": {1: 1, 2: 1.18, 4: 1.43, 8: 2.45, 16: 3.90, 32: 4.09},
@@ -65,7 +65,10 @@ def places(prompt: Sequence[int], answer: Sequence[int], *others: Past) -> Answe
 
 
 class EndsKnown:
-    """Drafts exactly what will be accepted, where that pays: a bound where larger passes cost more."""
+    """Drafts exactly what will be accepted, where that pays.
+
+    It is an upper bound, unless a larger pass is cheaper than a smaller one.
+    """
 
     def __init__(self, text: Answer, prices: Prices) -> None:
         times = Curve(prices.target).times(LONGEST + 2)

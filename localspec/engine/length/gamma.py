@@ -99,11 +99,11 @@ _SHARE_UNSURE = 0.04
 _PAUSE = 3
 _CREDIT = 2.0  # at the start, and at most
 # An account of tokens bounds what copies may cost. A copied token that was right but not submitted
-# adds `_SEEN_RIGHT` to it, and submitted copies add their net gain; after copies that lost, it
-# holds at most `_STAKE`. So a text that stops repeating costs little, a lookup that is always wrong
-# costs nothing, and where copies last, they may be as long as the price of 64 tokens allows. Without
-# the account the slowest recorded answer had 0.80 of the baseline's speed, and with one of at most
-# eight tokens quotes on the steepest curve had 0.94 of theirs (docs/measurements/lookup.md).
+# adds `_SEEN_RIGHT` to it, and submitted copies add their net gain. After copies that lost it holds
+# `_STAKE` at most, so a text that stops repeating costs little; a lookup that is always wrong costs
+# nothing. Without the account the slowest recorded answer had 0.80 of the baseline's speed. With
+# eight at most at any time copies were too short where long passes are dear
+# (docs/measurements/lookup.md).
 _SEEN_RIGHT, _STAKE = 0.2, 4.0
 # Added to the credit in each round, and before an answer for each token of the one before it. With
 # 0.01 a useless draft costs 0.5 % more.
