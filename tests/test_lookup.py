@@ -407,6 +407,8 @@ def test_copies_stake_what_they_have_brought() -> None:
     assert _plan_of(policy, [0.99] * 63) == 0
     observed(policy, 0.99, [1.0], 5)
     assert _plan_of(policy, [0.99] * 63) == 5  # T(6) - T(1) is 1
+    observed(policy, 0.99, [1.0], 150)
+    assert _plan_of(policy, [0.99] * 63) == 20  # what was only seen to be right adds up to four
     brought(policy, 8)  # for 1.6 rounds
     assert _plan_of(policy, [0.99] * 63) > 15
     brought(policy, 63, 20)

@@ -78,7 +78,7 @@ def test_copies_slow_no_kind_of_text_and_no_answer_down(
     assert least >= 0.95
     if curve != STEEP:
         return
-    monkeypatch.setattr(gamma, "_STAKE", math.inf)  # the control: copies may cost any time
+    monkeypatch.setattr(gamma, "_STAKE", math.inf)  # the control: any time, once one was right
     monkeypatch.setattr(gamma, "_SEEN_RIGHT", 1e9)
     assert speeds(auto, curve)[1] < 0.92
 

@@ -98,12 +98,12 @@ _SHARE_UNSURE = 0.04
 # an answer of 256 tokens, and less than 2.5 % of 30 answers of 20 tokens (tests/test_simulate.py).
 _PAUSE = 3
 _CREDIT = 2.0  # at the start, and at most
-# An account of tokens bounds what copies may cost. A copied token that was right but not submitted
-# adds `_SEEN_RIGHT` to it, and submitted copies add their net gain. After copies that lost it holds
-# `_STAKE` at most, so a text that stops repeating costs little; a lookup that is always wrong costs
-# nothing. Without the account the slowest recorded answer had 0.80 of the baseline's speed. With
-# eight at most at any time copies were too short where long passes are dear
-# (docs/measurements/lookup.md).
+# An account of tokens bounds what copies may cost. What submitted copies gained fills it. A copied
+# token that was right but not submitted adds `_SEEN_RIGHT`, up to `_STAKE`, and after copies that
+# lost it holds no more than that. So a text that stops repeating costs little, and a lookup that is
+# always wrong costs nothing. Without the account the slowest recorded answer had 0.82 of the
+# baseline's speed; with eight tokens at most at any time copies were too short where long passes
+# are dear (docs/measurements/lookup.md).
 _SEEN_RIGHT, _STAKE = 0.2, 4.0
 # Added to the credit in each round, and before an answer for each token of the one before it. With
 # 0.01 a useless draft costs 0.5 % more.
@@ -277,24 +277,23 @@ class AutoGamma:
         curve = self._table.target.at(done.context)
         drafting = rounds - curve.seconds(done.drafted + 1) / curve.seconds(1)
         self._credit = min(_CREDIT, self._credit - drafting + _INTEREST * rounds)
-        brought = self._brought(done, curve)
-        self._stake += brought
-        if brought < 0:
-            self._stake = min(_STAKE, self._stake)
+        self._stake = self._staked(done, curve)
         self._drafting += _LATELY * ((done.drafted > 0) - self._drafting)
         self._copying += _LATELY * ((done.drafter == LOOKUP) - self._copying)
         if any(accepted for name, _, accepted in done.shares if name != LOOKUP):
             self._credit, self._probes, self._wait = _CREDIT, 0, 0
 
-    def _brought(self, done: Round, curve: Curve) -> float:
-        """The tokens that copies gained, less those of usual rounds in the same time."""
+    def _staked(self, done: Round, curve: Curve) -> float:
+        """The tokens that copies may cost after this round."""
         if not done.copied:
-            return _SEEN_RIGHT * sum(done.copy_chances[:1])
+            seen = self._stake + _SEEN_RIGHT * sum(done.copy_chances[:1])
+            return max(self._stake, min(_STAKE, seen))
         own = done.drafted - done.copied
         alone = not own
         tokens = max(0, done.accepted - own) + alone
         seconds = curve.seconds(done.drafted + 1) - (0.0 if alone else curve.seconds(own + 1))
-        return tokens - max(1.0, self._usual.gain) * seconds / curve.seconds(1)
+        gained = tokens - max(1.0, self._usual.gain) * seconds / curve.seconds(1)
+        return self._stake + gained if gained >= 0 else min(_STAKE, self._stake + gained)
 
     def follow(self, done: Round) -> None:
         """Correct the costs by a round's times, whichever policy planned it."""

@@ -40,7 +40,7 @@ _RUN = 3  # CUDA records the second decode of a size and replays it from the thi
 TARGET_BUDGET = 2.0  # seconds; a first prompt waits 5 in all, with the choice of attention
 REMOTE_BUDGET = 10.0  # a pass over a network may take half a second
 DRAFT_BUDGET = 0.6
-_SHALLOW = 0.6  # share of the budget for an empty cache; a filled one gets the rest
+_SHALLOW = 0.6  # share of the budget for an empty cache, if there is time to fill one
 
 # Attention takes longer in a filled cache, so a few sizes are timed again after scratch tokens. If
 # the model is too slow to read enough of them, the difference would drown in noise; then `growth`
@@ -100,7 +100,7 @@ def measure(
     context: Context,
     sizes: Sequence[int],
     *,
-    budget: float,
+    budget: float | Callable[[Points], float],
     passes: int = PASSES,
     one_row: bool = False,
     clock: Callable[[], float] = perf_counter,
@@ -114,7 +114,7 @@ def measure(
     Args:
         context: of the model to measure; it must be able to roll back tokens.
         sizes: tokens per decode; those that tell most come first.
-        budget: seconds after which no further pass begins.
+        budget: seconds after which no further pass begins; it may follow from the times so far.
         passes: the most decodes, including one that only warms up.
         one_row: request the logits of the last token alone, as a draft does.
         clock: returns seconds.
@@ -132,7 +132,8 @@ def measure(
     try:
         known = [(1, _seconds(context, 1, one_row, clock))] if fitting else []
         for n in fitting[: max(0, passes - 1)]:
-            if clock() - begun > budget and len(found) >= min(_LEAST, len(set(fitting))):
+            most = budget({n: min(its) for n, its in found.items()}) if callable(budget) else budget
+            if clock() - begun > most and len(found) >= min(_LEAST, len(set(fitting))):
                 break
             new = n not in found and not context.familiar(n, 1 if one_row else n)
             times = [_seconds(context, n, one_row, clock) for _ in range(max(repeats, 1 + new))]
@@ -225,7 +226,11 @@ def measure_by_context(
     held, later, end = context.held, len(deep) + 1, clock() + budget
     once_more = len(_AGAIN) + 1
     timed = partial(measure, context, one_row=draft, clock=clock)
-    first = timed(sizes, budget=_SHALLOW * budget, passes=passes - later - once_more)
+
+    def shallow(points: Points) -> float:
+        return (_SHALLOW if affordable_depth(context, points) else 1.0) * budget
+
+    first = timed(sizes, budget=shallow, passes=passes - later - once_more)
     depth = 0 if held else affordable_depth(context, first.points)
     try:
         if not depth or not fill(context, depth, until=end, clock=clock):
