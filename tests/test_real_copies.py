@@ -99,12 +99,13 @@ def test_where_text_is_copied_a_policy_that_is_told_the_chances_is_hardly_faster
 ) -> None:
     """0.85 of it, whether the answer itself is left out of what it is told or not."""
     found = real_informed.shares(informed(), CURVES[curve])
+    times = [seconds for _, seconds in sorted(CURVES[curve].items())]
+    gained = 1e-6 if times == sorted(times) else 0.005  # it gains where larger passes are cheaper
     assert {*found} == {*COPYING, "all"}
     for _, others, own, place, ends in found.values():
         assert min(others, own) >= 0.85
-        # Told which tokens are right it wastes nothing, and gains where larger passes are cheaper.
-        assert place <= 1.00001 * ends
-        assert place == pytest.approx(ends, rel=0.005)
+        assert place <= (1 + 1e-6) * ends  # told which tokens are right, it wastes nothing
+        assert place == pytest.approx(ends, rel=gained)
     rate, others, own, *_ = found["all"]
     assert max(others, own) / rate < 0.85  # the control: decoding without drafting
 
