@@ -46,6 +46,23 @@ def test_numbers_that_are_none_are_wrong_usage(asked: list[str], tmp_path: Path)
         assert hostile_options.run(asked).code == 2
 
 
+@pytest.mark.parametrize("wild", ["x" * 5000, "\x07", "a b", "../x", "Q4@main"])
+def test_a_quant_is_checked_before_anything_is_looked_up(wild: str, tmp_path: Path) -> None:
+    with hostile_options.nowhere(tmp_path):
+        done = hostile_options.run(["pull", "a/b", "--quant", wild])
+    assert (done.code, done.wrong) == (1, "")
+    assert "is not a quant" in done.err
+    assert "looking at" not in done.err
+
+
+def test_a_long_reference_is_told_without_its_middle(tmp_path: Path) -> None:
+    with hostile_options.nowhere(tmp_path):
+        done = hostile_options.run(["pull", f"a/b:{'x/' * 5000}m.gguf"])
+    assert (done.code, done.wrong) == (1, "")
+    assert done.err.startswith("looking at a/b:x/x/")
+    assert "x/m.gguf\n" in done.err
+
+
 def test_a_file_name_forges_no_line_of_its_own(tmp_path: Path) -> None:
     with hostile_options.nowhere(tmp_path):
         done = hostile_options.run(["run", "-p", "x", "--grammar-file", "x\nError: disk is lost"])

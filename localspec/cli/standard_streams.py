@@ -14,9 +14,10 @@ import click
 
 from localspec import formats
 from localspec.errors import LocalspecError
-from localspec.safe_text import decoded, one_line, safe, unbroken
+from localspec.safe_text import decoded, one_line, safe, shortened
 
 _EVERY_S = 10.0  # between two lines of progress without a terminal
+_LONGEST = 200  # characters of such a line
 _SILENCE_S = 5.0  # of a pipe given with a prompt, before a notice says that it is awaited
 LARGEST = 64_000_000  # bytes of a prompt: more than any model reads
 
@@ -151,14 +152,13 @@ class ProgressLine:
             self.show(text)
 
     def show(self, text: str) -> None:
-        """Draw or print a line."""
-        text = unbroken(text)
+        """Draw or print a line, without its middle if it is too long."""
         if self._is_terminal:
             columns = shutil.get_terminal_size().columns
-            click.echo(f"\r\x1b[K{text[: columns - 1]}", nl=False, err=True)
+            click.echo(f"\r\x1b[K{shortened(text, columns - 1)}", nl=False, err=True)
             self._drawn = True
         else:
-            click.echo(text, err=True)
+            click.echo(shortened(text, _LONGEST), err=True)
 
     def clear(self) -> None:
         """Erase the drawn line."""

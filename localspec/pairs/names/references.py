@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -84,6 +84,16 @@ def parse(text: str) -> Reference:
         raise BadReference(f"{text!r} ends with a colon and names no quant or file", _FORMS)
     kind = "file" if which.lower().endswith(".gguf") else "quant"
     return _checked(text, Reference(repo, revision=revision, **{kind: which}))
+
+
+def with_quant(reference: Reference, quant: str) -> Reference:
+    """A reference to a repository, with another quant; none if it is empty.
+
+    Raises:
+        BadReference: no quant is called that.
+    """
+    changed = replace(reference, quant=quant)
+    return _checked(str(changed), changed)
 
 
 def safe_file(name: str) -> bool:

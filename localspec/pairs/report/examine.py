@@ -41,7 +41,7 @@ from localspec.pairs.memory.placement import SNAPSHOTS, MemoryPlan
 from localspec.pairs.names import catalogue, draft_option, resolver
 from localspec.pairs.names.catalogue import CuratedFile, CuratedPair, ListedPair
 from localspec.pairs.names.draft_option import AllowedDrafters
-from localspec.pairs.names.references import Reference
+from localspec.pairs.names.references import Reference, with_quant
 from localspec.pairs.names.reserved_names import STARTER
 from localspec.pairs.names.resolver import Meaning
 from localspec.pairs.report import model_source, nearby_heads, vocabulary
@@ -268,6 +268,7 @@ def _with_quant(
 
     Raises:
         UsageError: the name means a file, which has its quant.
+        BadReference: no quant is called that.
         OutOfMemory: the best one is wanted, and none fits.
     """
     match meant:
@@ -281,7 +282,7 @@ def _with_quant(
                 "Name the repository, or leave --quant out.",
             )
     if quant.lower() != BEST:
-        return replace(repo, quant=quant)
+        return with_quant(repo, quant)
     found = model_source.from_hub(replace(repo, quant=""), retries, target=True)
     sizes = facts(found.header, found.more_bytes)
     ahead = outlook_for(sizes, None, free and free())
