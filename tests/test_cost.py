@@ -647,15 +647,22 @@ def test_the_table_of_a_slow_target_reaches_copies() -> None:
     assert max(timing.points) == 16
 
 
-def test_where_a_filled_cache_takes_too_long_an_empty_one_gets_all_the_time() -> None:
+@pytest.mark.parametrize(
+    ("token", "held", "depths"),
+    [(0.02, 0, 1), (0.0002, 0, 2), (0.002, 5, 1)],
+    ids=["too slow to fill", "fast", "filled before"],
+)
+def test_where_no_second_depth_follows_the_first_gets_all_the_time(
+    token: float, held: int, depths: int
+) -> None:
     """Without that, the table of 1.5B on two cores would end at 16 tokens."""
-    for token, depths in ((0.02, 1), (0.0002, 2)):
-        clock = Clock()
-        context = scratch(clock, token, held=0, n_ctx=4096)
-        points, _ = measure_by_context(context, draft=False, budget=2.0, clock=clock)  # type: ignore[arg-type]
-        assert {*points[0]} >= {1, 2, 3, 4, 5, 6, 8, 16, 32}
-        assert len(points) == depths
-        assert clock.now < 2.0 + 33 * token
+    clock = Clock()
+    context = scratch(clock, token, held=held, n_ctx=4096)
+    seconds = 100 * token if held else 2.0
+    points, _ = measure_by_context(context, draft=False, budget=seconds, clock=clock)  # type: ignore[arg-type]
+    assert {*points[held]} >= {1, 2, 3, 4, 5, 6, 8, 16, 32}
+    assert len(points) == depths
+    assert clock.now < seconds + 33 * token
 
 
 def test_a_draft_on_a_card_is_timed_among_other_sizes() -> None:

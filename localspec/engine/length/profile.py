@@ -227,11 +227,14 @@ def measure_by_context(
     once_more = len(_AGAIN) + 1
     timed = partial(measure, context, one_row=draft, clock=clock)
 
+    def second_depth(points: Points) -> int:
+        return 0 if held else affordable_depth(context, points)
+
     def shallow(points: Points) -> float:
-        return (_SHALLOW if affordable_depth(context, points) else 1.0) * budget
+        return (_SHALLOW if second_depth(points) else 1.0) * budget
 
     first = timed(sizes, budget=shallow, passes=passes - later - once_more)
-    depth = 0 if held else affordable_depth(context, first.points)
+    depth = second_depth(first.points)
     try:
         if not depth or not fill(context, depth, until=end, clock=clock):
             return {held: first.points}, first
