@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import median, median_low
+from statistics import median, median_low, variance
 from typing import NamedTuple
 
 import numpy as np
@@ -261,6 +261,11 @@ class ModelCosts:
     def correction(self, n: int) -> float:
         """The present correction of `expected`, as a logarithm."""
         return self._corrected.get(n, 0.0 if n == 1 else self._usual)
+
+    @property
+    def scatter(self) -> float:
+        """The variance of the corrections between sizes with votes; 0 of fewer than two."""
+        return variance(self._corrected.values()) if len(self._corrected) > 1 else 0.0
 
     def as_measured(self) -> ModelCosts:
         """New curves from the measurement alone."""

@@ -142,23 +142,28 @@ class Neighbours:
         passes are corrected by their error in the latest stretches. If that error varies from
         stretch to stretch, the stretches of this answer without a baseline round add to the doubt.
         Baseline rounds are the unit, so only the share of the time that went to drafts is in doubt.
+        A size that no stretch has compared is off from the others as these are from each other.
         """
         target = self._costs.target
         if self._error == math.inf or not any(m is target and n > 1 for m, n in self._decodes):
             return None
-        spent, compared, drafting = self._extra, 0.0, 0.0
+        spent, compared, drafting, unseen = self._extra, 0.0, 0.0, 0.0
         for (model, n), expected in self._decodes.items():
             baseline = model is target and n == 1
             seconds = expected * (1.0 if baseline else math.exp(self._off + model.correction(n)))
             spent += seconds
             drafting += 0.0 if baseline else seconds
-            compared += seconds if n == 1 or model.votes(n) else 0.0
+            if n == 1 or model.votes(n) >= FEW:
+                compared += seconds
+            else:
+                unseen += model.scatter * seconds**2
         if compared < _COMPARED * spent:
             return None
         its = max(1.0, self._count / _STRETCH)
-        unseen = max(0.0, its - self._here) / its**2
-        doubt = math.sqrt(self._error**2 + self._unrest * unseen) * drafting / spent
-        # A size that no stretch has compared may be wrong, however quiet the machine is.
+        alone = max(0.0, its - self._here) / its**2
+        error = (self._error**2 + self._unrest * alone) * drafting**2
+        doubt = math.sqrt(error + unseen) / spent
+        # However quiet the machine is, a size that was compared once may be wrong.
         doubt = max(doubt, _MIDDLE * _USUAL / math.sqrt(len(self._seen)))
         found, wide = self._baseline / spent, math.exp(_WIDE * doubt)
         return Speedup(found, found / wide, found * wide)
