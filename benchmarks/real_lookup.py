@@ -19,10 +19,11 @@ from benchmarks.real_prompts import COPYING, KINDS
 from benchmarks.real_record import lines
 from benchmarks.several import Always, Answer, Copies, Place, Prices, speed
 from localspec.drafter_names import LOOKUP
-from localspec.engine.drafters.lookup import LONGEST, Lookup
+from localspec.engine.drafters.lookup import Lookup
 from localspec.engine.drafters.past_texts import Past
 from localspec.engine.length.cost import Curve, Points
 from localspec.engine.length.gamma import AutoGamma
+from localspec.limits import MAX_GAMMA
 
 CURVES: Mapping[str, Points] = {
     "EPYC, 1.5B Q4_K_M": {1: 1, 2: 1.8, 4: 3.0, 8: 7.0, 16: 8.1, 64: 24.0},
@@ -55,7 +56,7 @@ def places(prompt: Sequence[int], answer: Sequence[int], *others: Past) -> Answe
     own = [*prompt, *answer]
     found = [Place({})]
     for at in range(len(prompt) + 1, len(own)):
-        guess = lookup.guess(own[:at], limit=LONGEST)
+        guess = lookup.guess(own[:at], limit=MAX_GAMMA)
         came = own[at : at + len(guess.tokens)]
         pairs = enumerate(zip(guess.tokens, came, strict=False))
         right = next((i for i, (a, b) in pairs if a != b), len(came))
@@ -71,9 +72,9 @@ class EndsKnown:
     """
 
     def __init__(self, text: Answer, prices: Prices) -> None:
-        times = Curve(prices.target).times(LONGEST + 2)
+        times = Curve(prices.target).times(MAX_GAMMA + 1)
         self.rounds = 0.0
-        rest = [0.0] * (len(text) + LONGEST + 2)
+        rest = [0.0] * (len(text) + MAX_GAMMA + 2)
         for at in reversed(range(len(text))):
             most = min(text[at].copies.right, len(text) - at - 1)
             rest[at] = min(times[m + 1] + rest[at + m + 1] for m in range(most + 1))

@@ -12,7 +12,7 @@ import pytest
 
 from localspec.drafter_names import DRAFT, LOOKUP
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafters.lookup import LONGEST, NO_GUESS, Guess, Lookup
+from localspec.engine.drafters.lookup import NO_GUESS, Guess, Lookup
 from localspec.engine.drafters.model_drafter import ModelDrafter
 from localspec.engine.length.copying import Copy, Copying, Survival
 from localspec.engine.length.cost import ByContext, Costs, Curve
@@ -23,6 +23,7 @@ from localspec.engine.round.acceptance import Accept
 from localspec.engine.round.generate import Engine
 from localspec.engine.round.generate_settings import GenerateSettings
 from localspec.engine.round.sampling import SamplingParams
+from localspec.limits import MAX_GAMMA
 
 from .support.stub_context import StubContext, StubModel, near, random_script
 
@@ -83,7 +84,7 @@ def test_a_copy_goes_on_where_it_came_from_however_often_its_last_tokens_stood_s
             right += 1
         text += [*said[:right], ahead[right]]
         rounds += 1
-    assert rounds < len(code) / (LONGEST - 6)
+    assert rounds < len(code) / (MAX_GAMMA - 6)
 
 
 def test_a_loop_goes_on_as_it_did() -> None:
@@ -100,7 +101,7 @@ def test_a_guess_has_room_for_no_more_than_a_round() -> None:
     text = [*range(100, 200), *range(100, 110)]
     found = lookup()
     found.begin(text)
-    assert len(found.guess(text).tokens) == LONGEST
+    assert len(found.guess(text).tokens) == MAX_GAMMA
     assert found.guess(text, limit=0) is NO_GUESS
 
 
@@ -210,7 +211,7 @@ def test_it_takes_little_time() -> None:
         copied.append(says(page[len(copied) % len(page)]).tokens)
 
     assert _microseconds(goes_on) < 50
-    assert {len(each) for each in copied[30:]} == {LONGEST}
+    assert {len(each) for each in copied[30:]} == {MAX_GAMMA}
 
 
 # ---------------------------------------------------------------- in an engine

@@ -19,10 +19,6 @@ from localspec.engine.common_prefix import common_prefix
 from localspec.engine.drafters.past_texts import NO_PAST, Past
 from localspec.limits import MAX_GAMMA
 
-LONGEST = MAX_GAMMA - 1
-"""The most tokens of a guess. With 64 rows llama.cpp's attention takes another path on a CPU, whose
-logits differ in their last bits."""
-
 _GRAM = 2  # tokens of a key; a single token occurs everywhere and predicts nothing
 _MATCH = 24  # the longest match that is counted, in tokens
 _PLACES = 6  # places that are compared, those of the longest matches
@@ -30,7 +26,7 @@ _STEPS = 24  # places that are visited to find these; other keys may share a slo
 
 # b(m) = m / (m + 3.5), the confidence in a single match of m tokens (see `_confidences`).
 _HALF = 3.5
-_BELIEF = [m / (m + _HALF) for m in range(_MATCH + LONGEST + 1)]
+_BELIEF = [m / (m + _HALF) for m in range(_MATCH + MAX_GAMMA + 1)]
 _AGREED = [[(n + belief) / (n + 1) for belief in _BELIEF] for n in range(_PLACES + 1)]
 
 
@@ -92,7 +88,7 @@ class Lookup:
         del known[n:]
 
     def guess(
-        self, tokens: Sequence[int], drafted: Sequence[int] = (), limit: int = LONGEST
+        self, tokens: Sequence[int], drafted: Sequence[int] = (), limit: int = MAX_GAMMA
     ) -> Guess:
         """Guess at most `limit` tokens after `tokens` and `drafted`; none without a match.
 

@@ -16,7 +16,7 @@ from localspec.drafter_names import LOOKUP
 from localspec.engine.cancel import Cancel
 from localspec.engine.common_prefix import common_prefix
 from localspec.engine.drafters.ahead import Ahead
-from localspec.engine.drafters.lookup import LONGEST, NO_GUESS, Guess, Lookup
+from localspec.engine.drafters.lookup import NO_GUESS, Guess, Lookup
 from localspec.engine.drafters.past_texts import Past
 from localspec.engine.drafters.protocol import Drafter, Proposal
 from localspec.engine.length.gamma import GammaPolicy
@@ -290,7 +290,7 @@ class Engine:
         if self.lookup is None or not generation.asks(LOOKUP):
             return NO_GUESS
         started = perf_counter()
-        limit = min(self._room(generation), LONGEST) - len(drafted)
+        limit = self._room(generation) - len(drafted)
         guess = self.lookup.guess(generation.tokens, drafted, limit)
         return replace(guess, search_s=perf_counter() - started)
 
