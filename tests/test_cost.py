@@ -16,10 +16,12 @@ from localspec.engine.length.cost import Costs, Curve, ModelCosts, SameSizeRun, 
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.length.neighbours import Neighbours
 from localspec.engine.length.profile import (
+    LONG_BUDGET,
     TARGET_SIZES,
     Profile,
     ProfileStore,
     acquaint,
+    extended,
     measure,
     measure_by_context,
 )
@@ -30,6 +32,7 @@ from localspec.errors import Cancelled
 from .fakes import round_of
 from .support.stub_context import StubContext, StubModel
 
+KNOWN = {"machine": "a", "threads": 2, "header_sha256": "00"}
 JAGGED = {1: 1.0, 2: 1.56, 3: 2.31, 4: 1.90, 5: 2.70, 8: 3.34, 16: 5.50}
 
 
@@ -809,6 +812,40 @@ def test_a_slow_machine_and_a_full_cache_are_measured_at_one_context_alone() -> 
     assert busy.context.tokens == [1] * 70
 
 
+@pytest.mark.parametrize("held", [0, 900])
+@pytest.mark.parametrize("speed", [1.0, 0.5])
+def test_a_table_is_finished_later_whatever_the_cache_holds(held: int, speed: float) -> None:
+    """Of a model with 0.3 seconds a token the first load times sizes up to 4 tokens."""
+    slow = Machine(0.28, 0.02, 2e-6)
+    known = Profile(KNOWN, {0: {n: slow.seconds(n, 0) for n in (1, 2, 4)}})
+    grows = {n: 2e-6 * n / slow.seconds(1, 0) for n in (1, 64)}
+    costs = ModelCosts(known.measured, estimate=grows)
+    usual = slow.seconds
+    slow.seconds = lambda n, context: usual(n, context) / speed  # type: ignore[method-assign]
+    slow.context.tokens[:] = [1] * held
+    found = [known]
+    while found:
+        begun, known = slow.now, found[-1]
+        found = [*extended(slow.context, known, costs, clock=lambda: slow.now)]  # type: ignore[arg-type]
+        assert slow.now - begun < LONG_BUDGET + 2 * slow.seconds(64, held)
+    assert slow.context.tokens == [1] * held
+    assert known.measured[0] == pytest.approx({n: usual(n, 0) for n in {*TARGET_SIZES}}, rel=0.02)
+
+
+def test_a_disturbed_size_and_one_that_takes_too_long_are_left_out() -> None:
+    slow = Machine(0.28, 0.02, 0.0)
+    known = Profile(KNOWN, {0: {n: slow.seconds(n, 0) for n in (1, 2, 4)}})
+    usual = slow.seconds
+    slow.seconds = lambda n, _: usual(n, 0) * (9 if n == 8 else 2 if n == 16 else 1)  # type: ignore[method-assign]
+    clock = iter(range(10**6))
+    found = list(extended(slow.context, known, ModelCosts(known.measured), clock=lambda: slow.now))  # type: ignore[arg-type]
+    assert not found[-1].measured[0].keys() & {8}
+    none = extended(
+        slow.context, known, ModelCosts({0: {1: 6.0, 2: 7.0}}), clock=lambda: next(clock)
+    )  # type: ignore[arg-type]
+    assert not list(none)
+
+
 def test_stopping_in_the_depth_leaves_the_cache_as_it_was() -> None:
     machine = Machine(3e-3, 0.3e-3, 1.2e-6)
 
@@ -823,8 +860,6 @@ def test_stopping_in_the_depth_leaves_the_cache_as_it_was() -> None:
 
 
 # ---------------------------------------------------------------- keeping
-
-KNOWN = {"machine": "a", "threads": 2, "header_sha256": "00"}
 
 
 def test_a_profile_comes_back_for_the_same_machine_only(tmp_path: Path) -> None:

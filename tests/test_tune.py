@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -615,6 +616,49 @@ def baseline_s() -> float:
     known = ranking.recall()
     assert known is not None
     return known.pairs["toy"].times[1]
+
+
+def test_sizes_that_there_was_no_time_for_are_timed_in_idle_moments(
+    target_context: Context, draft_context: Context, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair, cancel = loaded(target_context, draft_context), Cancel()
+
+    def sizes() -> set[int]:
+        known = profile_store().load(
+            measured_costs.identity_of(target_context, pair.loaded, draft=False)
+        )
+        assert known is not None
+        return {*known.measured[0]}
+
+    def timed(_context: Context, asked: Sequence[int], **_how: Any) -> Timing:
+        if {12, 64} & {*asked} and not cancel.is_set():
+            cancel.set()
+            raise Cancelled
+        return Timing({n: 1e-3 * (9 + n) for n in asked})
+
+    seeded = measured(pair, repeatable=True, measure=True, announce=str)
+    found = measured(pair, repeatable=False, measure=True, announce=str)
+    assert seeded is not None
+    assert found is not None
+    first = sizes()
+    assert first == {*TARGET_POINTS}
+    monkeypatch.setattr(profile, "measure", timed)
+    seeded.extend(cancel)  # the next run has to decide by the same
+    assert sizes() == first
+    with pytest.raises(Cancelled):
+        found.extend(cancel)
+    assert first < sizes() < {*profile.TARGET_SIZES}  # what was timed before is stored
+    for _ in range(3):
+        found.auto.costs.target.vote({4: 0.1})
+    found.auto.learnt = True
+    found.keep()  # what rounds have shown is stored with the longer table
+    found.extend(cancel)
+    assert sizes() == {*profile.TARGET_SIZES}
+    known = profile_store().load(found.target.identity)
+    assert known is not None
+    assert known.learned[0].keys() == {4}
+    monkeypatch.setattr(profile, "measure", pytest.fail)
+    found.extend(cancel)  # once
 
 
 def test_what_was_disturbed_is_measured_again_in_an_idle_moment(

@@ -146,15 +146,18 @@ class DraftModels:
             self.costs.keep()
 
     def rest(self, cancel: Cancel) -> None:
-        """Measure again, in idle time, what was disturbed.
+        """Measure again, in idle time, what was disturbed, and then what there was no time for.
 
         Raises:
             Cancelled: `cancel` was set.
         """
-        if self.costs and self.costs.again(cancel):
+        if self.costs is None:
+            return
+        if self.costs.again(cancel):
             now = measured(self.pair, repeatable=False, measure=False, announce=lambda: None)
             if now:  # the lists may have values that are far off
                 note(self.pair, now.auto.costs, doubtful=now.doubtful)
+        self.costs.extend(cancel)
 
     @property
     def _names(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ import msgspec
 from msgspec import Meta
 
 from localspec import private
-from localspec.engine.length.cost import ByContext, Points
+from localspec.engine.length.cost import ByContext, ModelCosts, Points, credible
 from localspec.engine.llama import Context, Head, build, machine
 
 # The sizes that tell most come first, since a slow machine runs out of time: 16 among them, as a
@@ -32,13 +32,13 @@ from localspec.engine.llama import Context, Head, build, machine
 # decodes longer. The longest sizes are those of copied drafts.
 TARGET_SIZES = (
     *(1, 2, 1, 4, 16, 8, 3, 5, 6, 2, 4, 3, 8, 32, 5, 6),
-    *(1, 12, 64, 16, 2, 32, 10, 4, 12, 14, 64, 9, 7, 10, 11, 17, 13, 15),
+    *(1, 12, 64, 16, 2, 32, 10, 4, 12, 14, 64, 9, 7, 10, 11, 17, 13, 15, 48, 63),
 )
 DRAFT_SIZES = (1, 2, 1, 2, 16, 1, 4, 16, 1, 4, 64, 8, 1, 64, 8)
 PASSES = 30
 _RUN = 3  # CUDA records the second decode of a size and replays it from the third on
 TARGET_BUDGET = 2.0  # seconds; a first prompt waits 5 in all, with the choice of attention
-REMOTE_BUDGET = 10.0  # a pass over a network may take half a second
+LONG_BUDGET = 10.0  # over a network a pass may take half a second; and nobody waits in idle moments
 DRAFT_BUDGET = 0.6
 _SHALLOW = 0.6  # share of the budget for an empty cache, if there is time to fill one
 
@@ -358,9 +358,49 @@ def profile(context: Context, known: Mapping[str, Any]) -> Profile:
     draft = known["use"] == "draft"
     budget = DRAFT_BUDGET if draft else TARGET_BUDGET
     if context.model.remote:
-        budget = REMOTE_BUDGET
+        budget = LONG_BUDGET
     points, timing = measure_by_context(context, draft=draft, budget=budget)
     return Profile(known, points, spread=timing.spread, onset=timing.warmup)
+
+
+def lacking(context: Context, known: Profile) -> list[int]:
+    """The sizes of a target's passes that its table does not have, though they fit."""
+    most, points = min(context.free, context.n_batch), known.measured[min(known.measured)]
+    return [n for n in dict.fromkeys(TARGET_SIZES) if n <= most and n not in points]
+
+
+def extended(
+    context: Context,
+    known: Profile,
+    costs: ModelCosts,
+    *,
+    clock: Callable[[], float] = perf_counter,
+) -> Iterator[Profile]:
+    """Time the sizes that the first measurement of a target had no time for; takes ten seconds.
+
+    They are timed behind the cache's tokens, next to single tokens. `costs` say what both take
+    there, so that the times become those of the table's context and of its machine's speed. A size
+    that would take all the time is left out, and so is one that something disturbed.
+
+    Yields:
+        `known` with one size more each time.
+
+    Raises:
+        Cancelled: the context's watched flag was set; the cache is as before.
+    """
+    at, depth, until = min(known.measured), context.held, clock() + LONG_BUDGET
+    for n in lacking(context, known):
+        if clock() + 2 * costs.expected(n, depth) > until:
+            continue
+        timing = measure(context, (1, n, 1, n), budget=math.inf, clock=clock)
+        if not timing.steady or not {1, n} <= timing.points.keys():
+            continue
+        speed = costs.expected(1, depth) / timing.points[1]
+        grown = costs.expected(n, depth) - costs.expected(n, at)
+        points = {**known.measured[at], n: speed * timing.points[n] - grown}
+        if credible(points, copies=context.max_rollback is not None):
+            known = replace(known, measured={**known.measured, at: dict(sorted(points.items()))})
+            yield known
 
 
 class ProfileStore:

@@ -9,14 +9,16 @@ from typing import Any
 
 from localspec.chat.session.pair import LoadedPair, LoadRecord
 from localspec.engine.cancel import Cancel
-from localspec.engine.length.cost import Costs, ModelCosts
+from localspec.engine.length.cost import ByContext, Costs, ModelCosts
 from localspec.engine.length.gamma import LONGEST, AutoGamma
 from localspec.engine.length.profile import (
     Profile,
     ProfileStore,
     acquaint,
+    extended,
     growth,
     identity,
+    lacking,
     profile,
 )
 from localspec.engine.llama import Context, Head, default_threads, devices, too_busy
@@ -47,6 +49,7 @@ class MeasuredPair:
         target, drafts: the profiles; those of draft models by name.
         unkept: models whose measurement was disturbed, so that nothing reliable is stored, with the
             key to store it under.
+        unfinished: the target, whose table may lack sizes; None if the next run must decide alike.
     """
 
     store: ProfileStore
@@ -54,6 +57,7 @@ class MeasuredPair:
     drafts: Mapping[str, Profile]
     auto: AutoGamma
     unkept: dict[Context, dict[str, Any]]
+    unfinished: Context | None = None
 
     @property
     def doubtful(self) -> bool:
@@ -89,6 +93,25 @@ class MeasuredPair:
                 del self.unkept[context]
         return len(self.unkept) < missing
 
+    def extend(self, cancel: Cancel) -> None:
+        """Time the sizes that the target's stored table lacks, for the next load.
+
+        Raises:
+            Cancelled: `cancel` was set; what was timed before is stored.
+        """
+        context, known = self.unfinished, self.store.load(self.target.identity)
+        if context is None or known is None or not lacking(context, known):
+            return
+        if too_busy(context.threads.widest):
+            return
+        context.watch(cancel)
+        context.threads.hold(True)
+        try:
+            for one in extended(context, known, self.auto.costs.target):
+                self.store.save(one)
+        finally:
+            context.watch(None)
+
     def keep(self) -> None:
         """Store what the rounds have shown about the costs."""
         costs = self.auto.costs
@@ -99,7 +122,7 @@ class MeasuredPair:
             now = self.store.load(known.identity)
             # The profile may have been too noisy to store, or another process may have measured
             # again.
-            if now is not None and now.measured == known.measured:
+            if now is not None and _has(now.measured, known.measured):
                 taught = {  # another process may know other sizes better
                     at: {**now.learned.get(at, {}), **points}
                     for at, points in model.learned().items()
@@ -172,7 +195,13 @@ def measured(
         {name: _costs(pair.drafts[name], its) for name, its in drafts.items()},
         pair.target.max_rollback,
     )
-    return MeasuredPair(store, target, drafts, AutoGamma(costs), missing)
+    unfinished = None if repeatable else pair.target
+    return MeasuredPair(store, target, drafts, AutoGamma(costs), missing, unfinished)
+
+
+def _has(table: ByContext, points: ByContext) -> bool:
+    """Whether `table` has these points, and perhaps others."""
+    return all(its.items() <= table.get(at, {}).items() for at, its in points.items())
 
 
 def _measured(
