@@ -122,8 +122,8 @@ def copied_share(found: Sequence[tuple[str, Answer]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("recorded", type=Path)
-    found = list(answers(parser.parse_args().recorded))
+    parser.add_argument("recorded", type=Path, nargs="+")
+    found = [each for path in parser.parse_args().recorded for each in answers(path)]
     copied_share(found)
     for name, points in CURVES.items():
         print(f"\n{name}\n")
