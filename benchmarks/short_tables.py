@@ -24,7 +24,7 @@ from localspec.engine.length.profile import TARGET_SIZES
 
 DATA = Path(__file__).parent / "data"
 TABLES = {
-    "all sizes": (*sorted({*TARGET_SIZES}),),
+    "all sizes": tuple(sorted({*TARGET_SIZES})),
     "up to 32": (1, 2, 3, 4, 5, 6, 8, 16, 32),
     "1, 2, 4, 16": (1, 2, 4, 16),
     "1, 2, 4": (1, 2, 4),

@@ -16,14 +16,14 @@ from localspec.engine.length.cost import Costs, Curve, ModelCosts, SameSizeRun, 
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.length.neighbours import Neighbours
 from localspec.engine.length.profile import (
-    LONG_BUDGET,
     TARGET_SIZES,
     Profile,
     ProfileStore,
     acquaint,
-    extended,
+    lacking,
     measure,
     measure_by_context,
+    with_size,
 )
 from localspec.engine.length.stopping import Plan, Situation
 from localspec.engine.record.stats import FinishReason, Round
@@ -814,7 +814,7 @@ def test_a_slow_machine_and_a_full_cache_are_measured_at_one_context_alone() -> 
 
 @pytest.mark.parametrize("held", [0, 900])
 @pytest.mark.parametrize("speed", [1.0, 0.5])
-def test_a_table_is_finished_later_whatever_the_cache_holds(held: int, speed: float) -> None:
+def test_a_size_is_timed_later_whatever_the_cache_holds(held: int, speed: float) -> None:
     """Of a model with 0.3 seconds a token the first load times sizes up to 4 tokens."""
     slow = Machine(0.28, 0.02, 2e-6)
     known = Profile(KNOWN, {0: {n: slow.seconds(n, 0) for n in (1, 2, 4)}})
@@ -823,27 +823,34 @@ def test_a_table_is_finished_later_whatever_the_cache_holds(held: int, speed: fl
     usual = slow.seconds
     slow.seconds = lambda n, context: usual(n, context) / speed  # type: ignore[method-assign]
     slow.context.tokens[:] = [1] * held
-    found = [known]
-    while found:
-        begun, known = slow.now, found[-1]
-        found = [*extended(slow.context, known, costs, clock=lambda: slow.now)]  # type: ignore[arg-type]
-        assert slow.now - begun < LONG_BUDGET + 2 * slow.seconds(64, held)
+    for n in lacking(slow.context, known):  # type: ignore[arg-type]
+        known = with_size(slow.context, n, known, costs, clock=lambda: slow.now) or known  # type: ignore[arg-type]
     assert slow.context.tokens == [1] * held
-    assert known.measured[0] == pytest.approx({n: usual(n, 0) for n in {*TARGET_SIZES}}, rel=0.02)
+    assert known.measured[0].keys() == {1, 2, 4}
+    assert known.best[0].keys() == {*TARGET_SIZES}
+    assert known.best[0] == pytest.approx({n: usual(n, 0) for n in known.best[0]}, rel=0.02)
 
 
-def test_a_disturbed_size_and_one_that_takes_too_long_are_left_out() -> None:
+@pytest.mark.parametrize("slower", [(9, 9), (1, 2)], ids=["no kernel's time", "unsteady"])
+def test_a_size_that_something_disturbed_is_not_added(slower: tuple[int, int]) -> None:
     slow = Machine(0.28, 0.02, 0.0)
     known = Profile(KNOWN, {0: {n: slow.seconds(n, 0) for n in (1, 2, 4)}})
-    usual = slow.seconds
-    slow.seconds = lambda n, _: usual(n, 0) * (9 if n == 8 else 2 if n == 16 else 1)  # type: ignore[method-assign]
-    clock = iter(range(10**6))
-    found = list(extended(slow.context, known, ModelCosts(known.measured), clock=lambda: slow.now))  # type: ignore[arg-type]
-    assert not found[-1].measured[0].keys() & {8}
-    none = extended(
-        slow.context, known, ModelCosts({0: {1: 6.0, 2: 7.0}}), clock=lambda: next(clock)
-    )  # type: ignore[arg-type]
-    assert not list(none)
+    usual, factors = slow.seconds, list(slower)
+    slow.seconds = lambda n, _: usual(n, 0) * (factors.pop() if n == 8 else 1)  # type: ignore[method-assign]
+    costs = ModelCosts(known.measured)
+    assert with_size(slow.context, 8, known, costs, clock=lambda: slow.now) is None  # type: ignore[arg-type]
+    factors += [1, 1]
+    again = with_size(slow.context, 8, known, costs, clock=lambda: slow.now)  # type: ignore[arg-type]
+    assert again is not None
+    assert again.added == {8: pytest.approx(usual(8, 0))}
+
+
+def test_what_was_added_later_changes_no_generation_that_must_be_repeatable() -> None:
+    first = {1: 1.0, 2: 1.2, 4: 1.5}
+    costs = ModelCosts({0: first}, added={16: 9.0, 4: 2.0})
+    assert costs.at(0).seconds(16) == 9.0
+    assert costs.at(0).seconds(4) == 1.5
+    assert costs.as_measured().at(0).times(16) == ModelCosts({0: first}).at(0).times(16)
 
 
 def test_stopping_in_the_depth_leaves_the_cache_as_it_was() -> None:

@@ -621,44 +621,91 @@ def baseline_s() -> float:
 def test_sizes_that_there_was_no_time_for_are_timed_in_idle_moments(
     target_context: Context, draft_context: Context, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pair, cancel = loaded(target_context, draft_context), Cancel()
-
-    def sizes() -> set[int]:
-        known = profile_store().load(
-            measured_costs.identity_of(target_context, pair.loaded, draft=False)
-        )
-        assert known is not None
-        return {*known.measured[0]}
+    found = measured(
+        loaded(target_context, draft_context), repeatable=False, measure=True, announce=str
+    )
+    assert found is not None
+    stops = {12}
 
     def timed(_context: Context, asked: Sequence[int], **_how: Any) -> Timing:
-        if {12, 64} & {*asked} and not cancel.is_set():
-            cancel.set()
+        if stops & {*asked}:
             raise Cancelled
         return Timing({n: 1e-3 * (9 + n) for n in asked})
 
-    seeded = measured(pair, repeatable=True, measure=True, announce=str)
-    found = measured(pair, repeatable=False, measure=True, announce=str)
-    assert seeded is not None
-    assert found is not None
-    first = sizes()
-    assert first == {*TARGET_POINTS}
     monkeypatch.setattr(profile, "measure", timed)
-    seeded.extend(cancel)  # the next run has to decide by the same
-    assert sizes() == first
+    clock = itertools.count(0.0, 2.0)
+    found.extend(Cancel(), clock=lambda: next(clock))
+    first = stored(found).added
+    assert 0 < len(first) < 6  # those of ten seconds
     with pytest.raises(Cancelled):
-        found.extend(cancel)
-    assert first < sizes() < {*profile.TARGET_SIZES}  # what was timed before is stored
+        found.extend(Cancel())
+    second = stored(found).added
+    assert first.items() < second.items()  # what was timed before is stored
     for _ in range(3):
         found.auto.costs.target.vote({4: 0.1})
     found.auto.learnt = True
-    found.keep()  # what rounds have shown is stored with the longer table
-    found.extend(cancel)
-    assert sizes() == {*profile.TARGET_SIZES}
-    known = profile_store().load(found.target.identity)
-    assert known is not None
-    assert known.learned[0].keys() == {4}
+    found.keep()
+    stops.clear()
+    found.extend(Cancel())
+    now = stored(found)
+    assert now.added.keys() == {*profile.TARGET_SIZES} - TARGET_POINTS.keys()
+    assert now.learned[0].keys() == {4}  # what rounds have shown is still there
+    assert now.measured == found.target.measured
     monkeypatch.setattr(profile, "measure", pytest.fail)
-    found.extend(cancel)  # once
+    found.extend(Cancel())  # once
+
+
+def test_sizes_are_added_to_the_table_that_is_stored_now(
+    target_context: Context, draft_context: Context, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table of the load was disturbed: four times too slow, and not stored."""
+    slow = 4.0
+
+    def timed(_context: Context, asked: Sequence[int], **_how: Any) -> Timing:
+        return Timing({n: slow * 1e-3 * (9 + n) for n in asked if n < 10 or len(asked) == 4})
+
+    monkeypatch.setattr(profile, "measure", timed)
+    monkeypatch.setattr(measured_costs, "too_busy", lambda _threads: True)
+    found = measured(
+        loaded(target_context, draft_context), repeatable=False, measure=True, announce=str
+    )
+    assert found is not None
+    monkeypatch.setattr(measured_costs, "too_busy", lambda _threads: False)
+    slow = 1.0
+    found.again(Cancel())
+    slow = 2.0  # the machine's speed at another moment
+    found.extend(Cancel())
+    points = stored(found).best[0]
+    assert points.keys() == {*profile.TARGET_SIZES}
+    assert points == pytest.approx({n: 1e-3 * (9 + n) for n in points})
+
+
+def test_a_checkpoint_is_not_lost_for_a_table(
+    target_context: Context, draft_context: Context, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a recurrent model cannot take back, the next prompt would have to read again."""
+    found = measured(
+        loaded(target_context, draft_context), repeatable=False, measure=True, announce=str
+    )
+    assert found is not None
+    monkeypatch.setattr(
+        profile, "measure", lambda _, asked, **_how: Timing({n: 1e-3 * (9 + n) for n in asked})
+    )
+    monkeypatch.setattr(type(target_context), "max_rollback", 0)
+    target_context.clear()
+    target_context.decode([1, 2, 3], 0)
+    found.extend(Cancel())
+    assert not stored(found).added
+    target_context.clear()
+    found.extend(Cancel())
+    assert stored(found).added
+
+
+def stored(found: MeasuredPair) -> profile.Profile:
+    """The profile of the target, as it is stored now."""
+    known = found.store.load(found.target.identity)
+    assert known is not None
+    return known
 
 
 def test_what_was_disturbed_is_measured_again_in_an_idle_moment(

@@ -155,7 +155,7 @@ class ProgressLine:
         """Draw or print a line, without its middle if it is too long."""
         if self._is_terminal:
             columns = shutil.get_terminal_size().columns
-            click.echo(f"\r\x1b[K{shortened(text, columns - 1)}", nl=False, err=True)
+            click.echo(f"\r\x1b[K{shortened(text, max(1, columns - 1))}", nl=False, err=True)
             self._drawn = True
         else:
             click.echo(shortened(text, _LONGEST), err=True)

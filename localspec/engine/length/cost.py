@@ -161,6 +161,7 @@ class ModelCosts:
         measured: ByContext,
         learned: ByContext | None = None,
         *,
+        added: Points | None = None,
         estimate: Points | None = None,
         copies: bool = False,
         spread: float | None = None,
@@ -171,6 +172,7 @@ class ModelCosts:
         Args:
             measured: points at one context, or at two.
             learned: corrected points at the shortest measured context.
+            added: further points there, which a generation that must be repeatable does not use.
             estimate: cost of a token of context by size, in shares of T(1), if only one context was
                 measured.
             copies: see `credible`.
@@ -183,7 +185,7 @@ class ModelCosts:
         self._told = (learned or {}).get(self._context, {})
         self.deep = len(measured) > 1
         self.believed = all(credible(points, copies=copies) for points in measured.values())
-        self._points: Points = measured[self._context]
+        self._points: Points = {**(added or {}), **measured[self._context]}
         self._start()
         if not self.believed:
             self.disbelieve(self._base.seconds(1))
@@ -264,8 +266,9 @@ class ModelCosts:
 
     @property
     def scatter(self) -> float:
-        """The variance of the corrections between sizes with votes; 0 of fewer than two."""
-        return variance(self._corrected.values()) if len(self._corrected) > 1 else 0.0
+        """The variance of the corrections between sizes with enough votes; 0 of fewer than two."""
+        sure = [off for n, off in self._corrected.items() if self.votes(n) >= FEW]
+        return variance(sure) if len(sure) > 1 else 0.0
 
     def as_measured(self) -> ModelCosts:
         """New curves from the measurement alone."""

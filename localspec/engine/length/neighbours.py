@@ -142,7 +142,7 @@ class Neighbours:
         passes are corrected by their error in the latest stretches. If that error varies from
         stretch to stretch, the stretches of this answer without a baseline round add to the doubt.
         Baseline rounds are the unit, so only the share of the time that went to drafts is in doubt.
-        A size that no stretch has compared is off from the others as these are from each other.
+        A size that few stretches have compared is off from the others as these are from each other.
         """
         target = self._costs.target
         if self._error == math.inf or not any(m is target and n > 1 for m, n in self._decodes):
@@ -163,7 +163,7 @@ class Neighbours:
         alone = max(0.0, its - self._here) / its**2
         error = (self._error**2 + self._unrest * alone) * drafting**2
         doubt = math.sqrt(error + unseen) / spent
-        # However quiet the machine is, a size that was compared once may be wrong.
+        # However quiet the machine is, a few stretches tell no more than this.
         doubt = max(doubt, _MIDDLE * _USUAL / math.sqrt(len(self._seen)))
         found, wide = self._baseline / spent, math.exp(_WIDE * doubt)
         return Speedup(found, found / wide, found * wide)

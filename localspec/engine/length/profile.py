@@ -1,8 +1,8 @@
 """Measures the cost of a model's decodes once, and stores it by machine, build, threads and file.
 
-Times are in seconds. A model's stored file holds two tables: `measured`, which stays the same until
-the model is measured again, and `learned`, in which later rounds have corrected it. A generation
-that must be repeatable uses `measured`.
+Times are in seconds. A model's stored file holds a table that stays the same until the model is
+measured again, `measured`, and what came later: sizes that were `added` in idle moments, and those
+that rounds have corrected, `learned`. A generation that must be repeatable uses `measured`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -301,6 +301,7 @@ class Profile:
         threads: the fastest number of CPU threads; None if it was not searched for.
         spread: see `Timing`; None if it was not stored.
         onset: `Timing.warmup`, under the name that stored files have.
+        added: at the shortest context, the sizes that were timed in idle moments.
     """
 
     identity: Mapping[str, Any]
@@ -309,6 +310,7 @@ class Profile:
     threads: Annotated[int, Meta(ge=1, le=512)] | None = None  # ggml's own limit
     spread: Annotated[float, Meta(ge=0)] | None = None
     onset: Annotated[_Warmup, Meta(max_length=_RUN - 1)] = ()
+    added: Mapping[_Size, _Seconds] = field(default_factory=dict)
     format: Literal[3] = 3
 
     @property
@@ -318,8 +320,12 @@ class Profile:
 
     @property
     def best(self) -> ByContext:
-        """The measured points, with the corrected sizes in place of theirs."""
-        return {at: {**points, **self.learned.get(at, {})} for at, points in self.measured.items()}
+        """All points, with the corrected sizes in place of theirs."""
+        found = {at: {**points, **self.learned.get(at, {})} for at, points in self.measured.items()}
+        if found:
+            at = min(found)
+            found[at] = {**self.added, **found[at]}
+        return found
 
 
 def identity(context: Context, *, threads: int, draft: bool) -> dict[str, Any]:
@@ -364,43 +370,46 @@ def profile(context: Context, known: Mapping[str, Any]) -> Profile:
 
 
 def lacking(context: Context, known: Profile) -> list[int]:
-    """The sizes of a target's passes that its table does not have, though they fit."""
-    most, points = min(context.free, context.n_batch), known.measured[min(known.measured)]
-    return [n for n in dict.fromkeys(TARGET_SIZES) if n <= most and n not in points]
+    """The sizes of a target's passes that its profile does not have, though they fit."""
+    most, first = min(context.free, context.n_batch), known.measured[min(known.measured)]
+    have = first.keys() | known.added.keys()
+    return [n for n in dict.fromkeys(TARGET_SIZES) if n <= most and n not in have]
 
 
-def extended(
+def with_size(
     context: Context,
+    n: int,
     known: Profile,
     costs: ModelCosts,
     *,
     clock: Callable[[], float] = perf_counter,
-) -> Iterator[Profile]:
-    """Time the sizes that the first measurement of a target had no time for; takes ten seconds.
+) -> Profile | None:
+    """Time passes of `n` tokens of a target, next to single tokens, behind the cache's tokens.
 
-    They are timed behind the cache's tokens, next to single tokens. `costs` say what both take
-    there, so that the times become those of the table's context and of its machine's speed. A size
-    that would take all the time is left out, and so is one that something disturbed.
+    Args:
+        context: of the target.
+        n: the size.
+        known: the target's profile.
+        costs: by `known`; they convert the time to the profile's context and to the machine's speed
+            when it was measured.
+        clock: returns seconds.
 
-    Yields:
-        `known` with one size more each time.
+    Returns:
+        `known` with the time among its `added`; None if something disturbed it.
 
     Raises:
         Cancelled: the context's watched flag was set; the cache is as before.
     """
-    at, depth, until = min(known.measured), context.held, clock() + LONG_BUDGET
-    for n in lacking(context, known):
-        if clock() + 2 * costs.expected(n, depth) > until:
-            continue
-        timing = measure(context, (1, n, 1, n), budget=math.inf, clock=clock)
-        if not timing.steady or not {1, n} <= timing.points.keys():
-            continue
-        speed = costs.expected(1, depth) / timing.points[1]
-        grown = costs.expected(n, depth) - costs.expected(n, at)
-        points = {**known.measured[at], n: speed * timing.points[n] - grown}
-        if credible(points, copies=context.max_rollback is not None):
-            known = replace(known, measured={**known.measured, at: dict(sorted(points.items()))})
-            yield known
+    at, depth = min(known.measured), context.held
+    timing = measure(context, (1, n, 1, n), budget=math.inf, clock=clock)
+    if not timing.steady or not {1, n} <= timing.points.keys():
+        return None
+    speed = costs.expected(1, depth) / timing.points[1]
+    grown = costs.expected(n, depth) - costs.expected(n, at)
+    added = {**known.added, n: speed * timing.points[n] - grown}
+    if not credible({**known.measured[at], **added}, copies=context.max_rollback is not None):
+        return None
+    return replace(known, added=added)
 
 
 class ProfileStore:

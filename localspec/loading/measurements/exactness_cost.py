@@ -15,7 +15,7 @@ from localspec.engine.length.cost import Curve, Points
 from localspec.engine.length.profile import Profile, ProfileStore
 from localspec.engine.length.stopping import gamma_for
 from localspec.engine.llama import ContextOptions, Model
-from localspec.limits import MAX_GAMMA
+from localspec.limits import MAX_BATCH_OUTPUTS
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements import exactness
 from localspec.loading.measurements.attention import in_turns
@@ -25,7 +25,7 @@ from localspec.pairs.memory.need import ModelSetup
 _SIZES: Final = (1, 2, 4, 8)  # tokens of the passes that are timed
 _SECONDS: Final = 20.0
 _COPIED: Final = 0.9  # chance that a copied token is accepted
-_COPY: Final = MAX_GAMMA  # tokens of the longest pass over a copy, beyond those that are timed
+_COPY: Final = MAX_BATCH_OUTPUTS  # the longest pass over a copy, beyond those that are timed
 _USUAL, _EXACT = "usual", "exact"
 
 

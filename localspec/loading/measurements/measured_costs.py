@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from time import perf_counter
 from typing import Any
 
 from localspec.chat.session.pair import LoadedPair, LoadRecord
 from localspec.engine.cancel import Cancel
-from localspec.engine.length.cost import ByContext, Costs, ModelCosts
+from localspec.engine.length.cost import Costs, ModelCosts
 from localspec.engine.length.gamma import LONGEST, AutoGamma
 from localspec.engine.length.profile import (
+    LONG_BUDGET,
     Profile,
     ProfileStore,
     acquaint,
-    extended,
     growth,
     identity,
     lacking,
     profile,
+    with_size,
 )
 from localspec.engine.llama import Context, Head, default_threads, devices, too_busy
 from localspec.pairs.disk import folders
@@ -49,7 +51,8 @@ class MeasuredPair:
         target, drafts: the profiles; those of draft models by name.
         unkept: models whose measurement was disturbed, so that nothing reliable is stored, with the
             key to store it under.
-        unfinished: the target, whose table may lack sizes; None if the next run must decide alike.
+        context: the target's.
+        tried: sizes of passes that `extend` has timed.
     """
 
     store: ProfileStore
@@ -57,7 +60,8 @@ class MeasuredPair:
     drafts: Mapping[str, Profile]
     auto: AutoGamma
     unkept: dict[Context, dict[str, Any]]
-    unfinished: Context | None = None
+    context: Context
+    tried: set[int] = field(default_factory=set)
 
     @property
     def doubtful(self) -> bool:
@@ -93,22 +97,39 @@ class MeasuredPair:
                 del self.unkept[context]
         return len(self.unkept) < missing
 
-    def extend(self, cancel: Cancel) -> None:
-        """Time the sizes that the target's stored table lacks, for the next load.
+    def extend(self, cancel: Cancel, *, clock: Callable[[], float] = perf_counter) -> None:
+        """Time sizes that the target's profile lacks, for the next load; ten seconds of them.
+
+        Nothing is timed where that would lose the checkpoint of a state that cannot be shortened.
 
         Raises:
             Cancelled: `cancel` was set; what was timed before is stored.
         """
-        context, known = self.unfinished, self.store.load(self.target.identity)
-        if context is None or known is None or not lacking(context, known):
+        context, known = self.context, self.store.load(self.target.identity)
+        if known is None or (context.max_rollback is not None and context.held):
             return
-        if too_busy(context.threads.widest):
+        costs, passes = _costs(context, known), 3 if context.settles else 1
+        missing = [n for n in lacking(context, known) if n not in self.tried]
+        takes = {n: passes * (2 * costs.expected(n, 0) + 3 * costs.expected(1, 0)) for n in missing}
+        sizes = [n for n in missing if takes[n] < LONG_BUDGET]
+        if not (sizes and costs.believed) or too_busy(context.threads.widest):
             return
+        until = clock() + LONG_BUDGET
         context.watch(cancel)
         context.threads.hold(True)
         try:
-            for one in extended(context, known, self.auto.costs.target):
-                self.store.save(one)
+            for n in sizes:
+                cancel.check()
+                if clock() + takes[n] > until:
+                    break
+                one = with_size(context, n, known, costs, clock=clock)
+                self.tried.add(n)
+                now = self.store.load(known.identity)
+                if now is None or now.measured != known.measured:
+                    break  # another process has measured again
+                if one is not None:
+                    known = replace(now, added=one.added)
+                    self.store.save(known)
         finally:
             context.watch(None)
 
@@ -122,7 +143,7 @@ class MeasuredPair:
             now = self.store.load(known.identity)
             # The profile may have been too noisy to store, or another process may have measured
             # again.
-            if now is not None and _has(now.measured, known.measured):
+            if now is not None and now.measured == known.measured:
                 taught = {  # another process may know other sizes better
                     at: {**now.learned.get(at, {}), **points}
                     for at, points in model.learned().items()
@@ -195,13 +216,7 @@ def measured(
         {name: _costs(pair.drafts[name], its) for name, its in drafts.items()},
         pair.target.max_rollback,
     )
-    unfinished = None if repeatable else pair.target
-    return MeasuredPair(store, target, drafts, AutoGamma(costs), missing, unfinished)
-
-
-def _has(table: ByContext, points: ByContext) -> bool:
-    """Whether `table` has these points, and perhaps others."""
-    return all(its.items() <= table.get(at, {}).items() for at, its in points.items())
+    return MeasuredPair(store, target, drafts, AutoGamma(costs), missing, pair.target)
 
 
 def _measured(
@@ -251,6 +266,7 @@ def _costs(context: Context, found: Profile) -> ModelCosts:
     return ModelCosts(
         found.measured,
         found.learned,
+        added=found.added,
         estimate=growth(context, on_device=on_device),
         copies=context.max_rollback is not None,
         spread=found.spread,

@@ -87,7 +87,7 @@ def parse(text: str) -> Reference:
 
 
 def with_quant(reference: Reference, quant: str) -> Reference:
-    """A reference to a repository, with another quant; none if it is empty.
+    """The reference with `quant` in place of its own; an empty one removes it.
 
     Raises:
         BadReference: no quant is called that.
