@@ -1,11 +1,12 @@
 """Speed-ups by prompt lookup, chosen automatically, on recorded answers of real models.
 
-Replays every recorded turn (`benchmarks/real_record.py`, temperature 0) with the real `Lookup` and
-the real policy over cost curves of real kernels, and prints tokens per baseline round by kind: the
-policy, fixed lengths, and a policy that knows where every copy ends. Those that are told how likely
-each copy goes on are in `benchmarks/real_informed.py`. No model is loaded; some minutes:
+Replays every recorded turn (`benchmarks/real_record.py`; above temperature 0 under the coupled
+rule) with the real `Lookup` and the real policy over cost curves of real kernels, and prints tokens
+per baseline round by kind: the policy, fixed lengths, and a policy that knows where every copy
+ends. Those that are told how likely each copy goes on are in `benchmarks/real_informed.py`. No
+model is loaded; some seconds:
 
-    uv run python -m benchmarks.real_lookup benchmarks/data/NAME.jsonl.gz
+    uv run python -m benchmarks.real_lookup benchmarks/data/NAME.jsonl.gz [MORE.jsonl.gz]
 """
 
 from __future__ import annotations

@@ -680,6 +680,57 @@ def test_sizes_are_added_to_the_table_that_is_stored_now(
     assert points == pytest.approx({n: 1e-3 * (9 + n) for n in points})
 
 
+def test_sizes_of_another_process_stay_and_its_new_table_ends_the_timing(
+    target_context: Context, draft_context: Context, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = measured(
+        loaded(target_context, draft_context), repeatable=False, measure=True, announce=str
+    )
+    assert found is not None
+
+    def timed(_context: Context, asked: Sequence[int], **_how: Any) -> Timing:
+        now = stored(found)
+        if 16 in asked:
+            found.store.save(replace(now, added={**now.added, 63: 0.07}))
+        if 12 in asked:
+            found.store.save(replace(now, measured={0: {1: 1.0, 2: 1.1}}, added={}))
+        return Timing({n: 1e-3 * (9 + n) for n in asked})
+
+    monkeypatch.setattr(profile, "measure", timed)
+    seen: list[dict[int, float]] = []
+    save = found.store.save
+    monkeypatch.setattr(
+        profile.ProfileStore, "save", lambda _, one: seen.append(dict(one.added)) or save(one)
+    )
+    found.extend(Cancel())
+    assert seen[1].keys() == {16, 63}
+    assert stored(found).measured == {0: {1: 1.0, 2: 1.1}}
+    assert not stored(found).added  # 12 and what follows belong to the table of before
+
+
+def test_a_disturbed_size_is_timed_once_and_one_that_takes_too_long_never(
+    target_context: Context, draft_context: Context, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        profile, "measure", lambda _, asked, **_how: Timing({n: 0.1 * n for n in asked if n < 10})
+    )
+    found = measured(
+        loaded(target_context, draft_context), repeatable=False, measure=True, announce=str
+    )
+    assert found is not None
+    asked_of: list[int] = []
+
+    def timed(_context: Context, asked: Sequence[int], **_how: Any) -> Timing:
+        asked_of.append(asked[1])
+        return Timing({n: 0.1 * n for n in asked}, spread=9.0 if 12 in asked else 0.0)
+
+    monkeypatch.setattr(profile, "measure", timed)
+    for _ in range(2):
+        found.extend(Cancel(), clock=lambda: 0.0)
+    assert sorted(asked_of) == [10, 11, 12, 13, 14, 15, 16, 17, 32, 48]  # 63 take more than 10 s
+    assert stored(found).added.keys() == {*asked_of} - {12}
+
+
 def test_a_checkpoint_is_not_lost_for_a_table(
     target_context: Context, draft_context: Context, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -146,7 +146,7 @@ class DraftModels:
             self.costs.keep()
 
     def rest(self, cancel: Cancel) -> None:
-        """Measure again, in idle time, what was disturbed, and then what there was no time for.
+        """Measure in idle time what was disturbed, then the sizes that the load did not time.
 
         Raises:
             Cancelled: `cancel` was set.

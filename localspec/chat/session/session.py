@@ -460,7 +460,7 @@ class Session:
                 self._writer.join(self.pair, auto.costs if auto else None, made_by, cancel)
 
     def rest(self, cancel: Cancel) -> None:
-        """Use idle time for the measurements that loading had no time for.
+        """Use idle time for measurements that loading left out.
 
         Raises:
             Cancelled: `cancel` was set. The conversation is unchanged.

@@ -101,7 +101,7 @@ _CREDIT = 2.0  # at the start, and at most
 # An account of tokens bounds what copies may cost. What submitted copies gained fills it. A copied
 # token that was right but not submitted adds `_SEEN_RIGHT`, up to `_STAKE`, and after copies that
 # lost it holds no more than that. So a text that stops repeating costs little, and a lookup that is
-# always wrong costs nothing. Without the account the slowest recorded answer had 0.82 of the
+# always wrong costs nothing. Without the account the slowest of 82 recorded answers had 0.82 of the
 # baseline's speed; with eight tokens at most at any time copies were too short where long passes
 # are dear (docs/measurements/lookup.md).
 _SEEN_RIGHT, _STAKE = 0.2, 4.0

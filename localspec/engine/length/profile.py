@@ -390,12 +390,12 @@ def with_size(
         context: of the target.
         n: the size.
         known: the target's profile.
-        costs: by `known`; they convert the time to the profile's context and to the machine's speed
-            when it was measured.
+        costs: those of `known`; they convert the time to the profile's context, and to the
+            machine's speed when the profile was measured.
         clock: returns seconds.
 
     Returns:
-        `known` with the time among its `added`; None if something disturbed it.
+        `known` with the converted time in `added`; None if something disturbed the timing.
 
     Raises:
         Cancelled: the context's watched flag was set; the cache is as before.

@@ -51,7 +51,7 @@ class MeasuredPair:
         target, drafts: the profiles; those of draft models by name.
         unkept: models whose measurement was disturbed, so that nothing reliable is stored, with the
             key to store it under.
-        context: the target's.
+        context: the target's context.
         tried: sizes of passes that `extend` has timed.
     """
 
@@ -98,7 +98,7 @@ class MeasuredPair:
         return len(self.unkept) < missing
 
     def extend(self, cancel: Cancel, *, clock: Callable[[], float] = perf_counter) -> None:
-        """Time sizes that the target's profile lacks, for the next load; ten seconds of them.
+        """Time sizes that the target's profile lacks, for the next load, for ten seconds at most.
 
         Nothing is timed where that would lose the checkpoint of a state that cannot be shortened.
 
@@ -110,7 +110,9 @@ class MeasuredPair:
             return
         costs, passes = _costs(context, known), 3 if context.settles else 1
         missing = [n for n in lacking(context, known) if n not in self.tried]
-        takes = {n: passes * (2 * costs.expected(n, 0) + 3 * costs.expected(1, 0)) for n in missing}
+        depth = context.held
+        alone = 3 * costs.expected(1, depth)
+        takes = {n: passes * (2 * costs.expected(n, depth) + alone) for n in missing}
         sizes = [n for n in missing if takes[n] < LONG_BUDGET]
         if not (sizes and costs.believed) or too_busy(context.threads.widest):
             return
@@ -128,7 +130,7 @@ class MeasuredPair:
                 if now is None or now.measured != known.measured:
                     break  # another process has measured again
                 if one is not None:
-                    known = replace(now, added=one.added)
+                    known = replace(now, added={**now.added, n: one.added[n]})
                     self.store.save(known)
         finally:
             context.watch(None)
