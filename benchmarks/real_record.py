@@ -3,9 +3,8 @@
 For every turn the ids of the prompt and of the answer are kept (`benchmarks/real_prompts.py` asks).
 What prompt lookup would have copied, and how much of that the target would have accepted, follows
 from these ids alone, above temperature 0 under the coupled rule (`benchmarks/real_lookup.py`). The
-file is JSON in lines,
-compressed with gzip; a run that was stopped goes on where it ended. On two cores ten questions of
-each kind take about half an hour with Qwen2.5-Coder-1.5B in Q4_K_M:
+file is JSON in lines, compressed with gzip; a run that was stopped goes on where it ended. On two
+cores ten questions of each kind take about half an hour with Qwen2.5-Coder-1.5B in Q4_K_M:
 
     uv run python -m benchmarks.real_record TARGET.gguf --output benchmarks/data/NAME.jsonl.gz
 """

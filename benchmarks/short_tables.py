@@ -12,9 +12,8 @@ takes half a minute:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
-from benchmarks.real_curves import by_kind, rounds_of
+from benchmarks.real_curves import DATA, by_kind, rounds_of
 from benchmarks.real_lookup import CURVES
 from benchmarks.real_prompts import COPYING
 from benchmarks.several import Answer, Prices
@@ -22,7 +21,6 @@ from localspec.engine.length.cost import Costs, Curve, Points
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.length.profile import TARGET_SIZES
 
-DATA = Path(__file__).parent / "data"
 TABLES = {
     "all sizes": tuple(sorted({*TARGET_SIZES})),
     "up to 32": (1, 2, 3, 4, 5, 6, 8, 16, 32),

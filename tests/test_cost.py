@@ -23,7 +23,7 @@ from localspec.engine.length.profile import (
     lacking,
     measure,
     measure_by_context,
-    with_size,
+    timed_later,
 )
 from localspec.engine.length.stopping import Plan, Situation
 from localspec.engine.record.stats import FinishReason, Round
@@ -824,7 +824,9 @@ def test_a_size_is_timed_later_whatever_the_cache_holds(held: int, speed: float)
     slow.seconds = lambda n, context: usual(n, context) / speed  # type: ignore[method-assign]
     slow.context.tokens[:] = [1] * held
     for n in lacking(slow.context, known):  # type: ignore[arg-type]
-        known = with_size(slow.context, n, known, costs, clock=lambda: slow.now) or known  # type: ignore[arg-type]
+        seconds = timed_later(slow.context, n, known, costs, clock=lambda: slow.now)  # type: ignore[arg-type]
+        assert seconds is not None
+        known = replace(known, added={**known.added, n: seconds})
     assert slow.context.tokens == [1] * held
     assert known.measured[0].keys() == {1, 2, 4}
     assert known.best[0].keys() == {*TARGET_SIZES}
@@ -838,11 +840,10 @@ def test_a_size_that_something_disturbed_is_not_added(slower: tuple[int, int]) -
     usual, factors = slow.seconds, list(slower)
     slow.seconds = lambda n, _: usual(n, 0) * (factors.pop() if n == 8 else 1)  # type: ignore[method-assign]
     costs = ModelCosts(known.measured)
-    assert with_size(slow.context, 8, known, costs, clock=lambda: slow.now) is None  # type: ignore[arg-type]
+    assert timed_later(slow.context, 8, known, costs, clock=lambda: slow.now) is None  # type: ignore[arg-type]
     factors += [1, 1]
-    again = with_size(slow.context, 8, known, costs, clock=lambda: slow.now)  # type: ignore[arg-type]
-    assert again is not None
-    assert again.added == {8: pytest.approx(usual(8, 0))}
+    again = timed_later(slow.context, 8, known, costs, clock=lambda: slow.now)  # type: ignore[arg-type]
+    assert again == pytest.approx(usual(8, 0))
 
 
 def test_what_was_added_later_changes_no_generation_that_must_be_repeatable() -> None:

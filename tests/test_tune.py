@@ -621,10 +621,7 @@ def baseline_s() -> float:
 def test_sizes_that_there_was_no_time_for_are_timed_in_idle_moments(
     target_context: Context, draft_context: Context, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = measured(
-        loaded(target_context, draft_context), repeatable=False, measure=True, announce=str
-    )
-    assert found is not None
+    found = measured_now(target_context, draft_context)
     stops = {12}
 
     def timed(_context: Context, asked: Sequence[int], **_how: Any) -> Timing:
@@ -666,10 +663,7 @@ def test_sizes_are_added_to_the_table_that_is_stored_now(
 
     monkeypatch.setattr(profile, "measure", timed)
     monkeypatch.setattr(measured_costs, "too_busy", lambda _threads: True)
-    found = measured(
-        loaded(target_context, draft_context), repeatable=False, measure=True, announce=str
-    )
-    assert found is not None
+    found = measured_now(target_context, draft_context)
     monkeypatch.setattr(measured_costs, "too_busy", lambda _threads: False)
     slow = 1.0
     found.again(Cancel())
@@ -683,10 +677,7 @@ def test_sizes_are_added_to_the_table_that_is_stored_now(
 def test_sizes_of_another_process_stay_and_its_new_table_ends_the_timing(
     target_context: Context, draft_context: Context, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = measured(
-        loaded(target_context, draft_context), repeatable=False, measure=True, announce=str
-    )
-    assert found is not None
+    found = measured_now(target_context, draft_context)
 
     def timed(_context: Context, asked: Sequence[int], **_how: Any) -> Timing:
         now = stored(found)
@@ -714,10 +705,7 @@ def test_a_disturbed_size_is_timed_once_and_one_that_takes_too_long_never(
     monkeypatch.setattr(
         profile, "measure", lambda _, asked, **_how: Timing({n: 0.1 * n for n in asked if n < 10})
     )
-    found = measured(
-        loaded(target_context, draft_context), repeatable=False, measure=True, announce=str
-    )
-    assert found is not None
+    found = measured_now(target_context, draft_context)
     asked_of: list[int] = []
 
     def timed(_context: Context, asked: Sequence[int], **_how: Any) -> Timing:
@@ -735,10 +723,7 @@ def test_a_checkpoint_is_not_lost_for_a_table(
     target_context: Context, draft_context: Context, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a recurrent model cannot take back, the next prompt would have to read again."""
-    found = measured(
-        loaded(target_context, draft_context), repeatable=False, measure=True, announce=str
-    )
-    assert found is not None
+    found = measured_now(target_context, draft_context)
     monkeypatch.setattr(
         profile, "measure", lambda _, asked, **_how: Timing({n: 1e-3 * (9 + n) for n in asked})
     )
@@ -752,6 +737,13 @@ def test_a_checkpoint_is_not_lost_for_a_table(
     assert stored(found).added
 
 
+def measured_now(target: Context, draft: Context) -> MeasuredPair:
+    """A loaded pair with its costs, measured for the first time."""
+    found = measured(loaded(target, draft), repeatable=False, measure=True, announce=str)
+    assert found is not None
+    return found
+
+
 def stored(found: MeasuredPair) -> profile.Profile:
     """The profile of the target, as it is stored now."""
     known = found.store.load(found.target.identity)
@@ -763,10 +755,7 @@ def test_what_was_disturbed_is_measured_again_in_an_idle_moment(
     target_context: Context, draft_context: Context, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measured_costs, "too_busy", lambda _threads: True)
-    found = measured(
-        loaded(target_context, draft_context), repeatable=False, measure=True, announce=str
-    )
-    assert found is not None
+    found = measured_now(target_context, draft_context)
     target_context.clear()
     before = target_context.decode([1, 2, 3], 1).copy()
     assert not found.again(Cancel())

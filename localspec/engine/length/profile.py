@@ -38,7 +38,7 @@ DRAFT_SIZES = (1, 2, 1, 2, 16, 1, 4, 16, 1, 4, 64, 8, 1, 64, 8)
 PASSES = 30
 _RUN = 3  # CUDA records the second decode of a size and replays it from the third on
 TARGET_BUDGET = 2.0  # seconds; a first prompt waits 5 in all, with the choice of attention
-LONG_BUDGET = 10.0  # over a network a pass may take half a second; and nobody waits in idle moments
+LONG_BUDGET = 10.0  # over a network, where a pass may take half a second, and in idle moments
 DRAFT_BUDGET = 0.6
 _SHALLOW = 0.6  # share of the budget for an empty cache, if there is time to fill one
 
@@ -376,15 +376,15 @@ def lacking(context: Context, known: Profile) -> list[int]:
     return [n for n in dict.fromkeys(TARGET_SIZES) if n <= most and n not in have]
 
 
-def with_size(
+def timed_later(
     context: Context,
     n: int,
     known: Profile,
     costs: ModelCosts,
     *,
     clock: Callable[[], float] = perf_counter,
-) -> Profile | None:
-    """Time passes of `n` tokens of a target, next to single tokens, behind the cache's tokens.
+) -> float | None:
+    """Time passes of `n` tokens of a target after the cache's tokens, in turns with single tokens.
 
     Args:
         context: of the target.
@@ -395,7 +395,7 @@ def with_size(
         clock: returns seconds.
 
     Returns:
-        `known` with the converted time in `added`; None if something disturbed the timing.
+        The converted seconds; None if something disturbed the timing.
 
     Raises:
         Cancelled: the context's watched flag was set; the cache is as before.
@@ -406,10 +406,9 @@ def with_size(
         return None
     speed = costs.expected(1, depth) / timing.points[1]
     grown = costs.expected(n, depth) - costs.expected(n, at)
-    added = {**known.added, n: speed * timing.points[n] - grown}
-    if not credible({**known.measured[at], **added}, copies=context.max_rollback is not None):
-        return None
-    return replace(known, added=added)
+    seconds = speed * timing.points[n] - grown
+    points = {**known.added, **known.measured[at], n: seconds}
+    return seconds if credible(points, copies=context.max_rollback is not None) else None
 
 
 class ProfileStore:

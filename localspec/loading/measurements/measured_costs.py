@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
@@ -21,7 +22,7 @@ from localspec.engine.length.profile import (
     identity,
     lacking,
     profile,
-    with_size,
+    timed_later,
 )
 from localspec.engine.llama import Context, Head, default_threads, devices, too_busy
 from localspec.pairs.disk import folders
@@ -84,13 +85,11 @@ class MeasuredPair:
             if isinstance(context, Head) or too_busy(context.threads.widest):
                 continue  # a head reads the cache of its target
             held, state = tuple(context.tokens), context.state()
-            context.watch(cancel)
-            context.threads.hold(True)
-            context.clear()
             try:
-                one = profile(context, known)
+                with _measuring(context, cancel):
+                    context.clear()
+                    one = profile(context, known)
             finally:
-                context.watch(None)
                 context.restore(held, state)
             if one.steady:
                 self.store.save(one)
@@ -108,32 +107,32 @@ class MeasuredPair:
         context, known = self.context, self.store.load(self.target.identity)
         if known is None or (context.max_rollback is not None and context.held):
             return
-        costs, passes = _costs(context, known), 3 if context.settles else 1
-        missing = [n for n in lacking(context, known) if n not in self.tried]
-        depth = context.held
-        alone = 3 * costs.expected(1, depth)
-        takes = {n: passes * (2 * costs.expected(n, depth) + alone) for n in missing}
-        sizes = [n for n in missing if takes[n] < LONG_BUDGET]
-        if not (sizes and costs.believed) or too_busy(context.threads.widest):
+        costs = _costs(context, known)
+        takes = self._untimed(context, known, costs)
+        if not (takes and costs.believed) or too_busy(context.threads.widest):
             return
         until = clock() + LONG_BUDGET
-        context.watch(cancel)
-        context.threads.hold(True)
-        try:
-            for n in sizes:
+        with _measuring(context, cancel):
+            for n, most in takes.items():
                 cancel.check()
-                if clock() + takes[n] > until:
+                if clock() + most > until:
                     break
-                one = with_size(context, n, known, costs, clock=clock)
+                seconds = timed_later(context, n, known, costs, clock=clock)
                 self.tried.add(n)
                 now = self.store.load(known.identity)
                 if now is None or now.measured != known.measured:
                     break  # another process has measured again
-                if one is not None:
-                    known = replace(now, added={**now.added, n: one.added[n]})
+                if seconds is not None:
+                    known = replace(now, added={**now.added, n: seconds})
                     self.store.save(known)
-        finally:
-            context.watch(None)
+
+    def _untimed(self, context: Context, known: Profile, costs: ModelCosts) -> dict[int, float]:
+        """The sizes that are left, with the seconds that each takes, if these are less than ten."""
+        depth, passes = context.held, 3 if context.settles else 1
+        alone = 3 * costs.expected(1, depth)
+        sizes = (n for n in lacking(context, known) if n not in self.tried)
+        takes = {n: passes * (2 * costs.expected(n, depth) + alone) for n in sizes}
+        return {n: seconds for n, seconds in takes.items() if seconds < LONG_BUDGET}
 
     def keep(self) -> None:
         """Store what the rounds have shown about the costs."""
@@ -151,6 +150,17 @@ class MeasuredPair:
                     for at, points in model.learned().items()
                 }
                 self.store.save(replace(now, learned=taught or now.learned))
+
+
+@contextmanager
+def _measuring(context: Context, cancel: Cancel) -> Iterator[None]:
+    """Measure with all threads in this block; `cancel` stops its decodes."""
+    context.watch(cancel)
+    context.threads.hold(True)
+    try:
+        yield
+    finally:
+        context.watch(None)
 
 
 def chosen_threads(context: Context, asked: int | None, *, draft: bool, store: ProfileStore) -> int:

@@ -87,10 +87,10 @@ def parse(text: str) -> Reference:
 
 
 def with_quant(reference: Reference, quant: str) -> Reference:
-    """The reference with `quant` in place of its own; an empty one removes it.
+    """The reference with another quant; without one if `quant` is empty.
 
     Raises:
-        BadReference: no quant is called that.
+        BadReference: `quant` cannot be one.
     """
     changed = replace(reference, quant=quant)
     return _checked(str(changed), changed)

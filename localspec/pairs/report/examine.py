@@ -268,7 +268,7 @@ def _with_quant(
 
     Raises:
         UsageError: the name means a file, which has its quant.
-        BadReference: no quant is called that.
+        BadReference: `quant` cannot be one.
         OutOfMemory: the best one is wanted, and none fits.
     """
     match meant:
