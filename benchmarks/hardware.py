@@ -60,8 +60,8 @@ KINDS: Final[Mapping[str, Callable[[PublishedCurve], bool]]] = {
 PAYS: Final = 1.1  # times as fast: less is hard to notice
 TEXT: Final = """# Does it pay on my machine?
 
-Times as fast as without drafting. Lookup works with every model and needs no download; a head or
-draft is a further file, and here 70 % of what it drafts is accepted.
+Times as fast as without drafting. Lookup works with every model and needs no download; a draft and
+most heads are a further file, and the table assumes that 70 % of their tokens are accepted.
 
 {short}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
+import textwrap
 import time
 from pathlib import Path
 from typing import Any
@@ -140,9 +141,10 @@ def test_every_option_of_every_command_has_a_setting() -> None:
         command: click.Command = importlib.import_module(module).command
         known = {str(parameter.name) for parameter in settings_of(command).values()}
         options = {str(p.name) for p in command.params if isinstance(p, click.Option)}
-        # What is asked, where a file goes, and the other name of PAIR are not settings; nor is
-        # whether `run` goes on with a conversation.
-        never = {"prompt", "target", "out", "outputs", "compare", "help"}
+        # What is asked, where a file goes, what would act at every start, and the other name of
+        # PAIR are not settings; nor is whether `run` goes on with a conversation.
+        files = {"out", "outputs", "compare", "share", "trace"}
+        never = files | {"prompt", "target", "help", "every", "force"}
         assert options - known <= never | ({"latest"} if name == "run" else set()), name
 
 
@@ -192,6 +194,21 @@ def test_a_folder_at_home_is_told_in_short(tmp_path: Path, monkeypatch: pytest.M
     file = tmp_path / "settings.toml"
     file.write_text("= 3")
     assert read(file).problems[0].startswith(f"~{os.sep}settings.toml is not used: ")
+
+
+def test_the_file_that_the_documents_show_is_taken_whole(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "settings.md").read_text("utf-8")
+    page = page.partition("\n## ")[0]
+    shown = [line for line in page.splitlines() if line.startswith("    ")]
+    file = tmp_path / "settings.toml"
+    file.write_text(textwrap.dedent("\n".join(shown)), "utf-8")
+    settings = read(file)
+    for name in ("run", "chat"):
+        settings.defaults(importlib.import_module(COMMANDS[name][0]).command, lambda: ("pair",))
+    assert settings.keys(USUAL)["regen"] == "alt+g"
+    assert settings.appearance("panel", settings_file.PANELS) == "compact"
+    settings.check_tables(COMMANDS)
+    assert not settings.problems
 
 
 def test_keys_and_looks_are_checked(tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def shipped(name: str) -> PromptSet:
 
 
 def quick() -> PromptSet:
-    """The questions of a quick bench of any drafter, all of them short."""
+    """The questions of a quick bench of any drafter, each of at most 1,000 characters."""
     texts: dict[str, list[str]] = {}
     for one in (shipped(QUICK), shipped(GENERAL).only(("chat", "code"))):
         for prompt in one.prompts:

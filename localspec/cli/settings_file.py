@@ -38,7 +38,7 @@ _QUOTED = 60
 _KEYS, _SCREEN = "keys", "screen"
 PANELS = ("full", "compact", "off")
 # Parameters that a file cannot set: they would stand for a question, or act at each start.
-_NEVER = {"help", "target", "prompt", "output", "compare"}
+_NEVER = {"all", "compare", "force", "help", "output", "prompt", "share", "target", "trace"}
 _PAIR_FOR = {"chat", "run", "serve"}
 _SAMPLER = {each.key: name for name, each in CHAIN.items()}
 ALLOWED = 'keys with Ctrl or Alt, or F1 to F24, such as "f5" or ["f5", "ctrl+r"]'

@@ -260,7 +260,7 @@ def growth(context: Context, *, on_device: bool) -> dict[int, float]:
     """The least cost of a token of context by the size of the decode, in shares of T(1).
 
     It replaces a measurement, and assumes that the cache is read as fast as the weights. A device
-    reads it once for all rows; the CPU reads it again for every few rows (table in docs/gamma.md).
+    reads it once for all rows; the CPU reads it again for every few rows.
     """
     share = context.token_bytes / max(1, context.model.weights_bytes)
     many = max(TARGET_DEEP)
