@@ -6,6 +6,7 @@ Means of ratios are geometric.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, geometric_mean, median
 
@@ -47,14 +48,17 @@ def rows(
     """
     mine = [run for run in runs if run.arm == arm]
     short, ratios = set(too_short(runs)), {} if arm == OFF else speedups(runs, arm, steady=steady)
+    errors = shared_errors(runs, arm) if steady and ratios else {}
     found = []
     for kind in dict.fromkeys(run.kind for run in runs):
         chosen = [run for run in mine if run.kind == kind]
         asked = _by_prompt(run for run in chosen if run.prompt not in short)
         speeds = [median(map(_speed, repeats)) for repeats in asked.values()]
-        found.append(_row(kind, chosen, short, speeds, {kind: ratios.get(kind, [])}))
+        speedup = interval({kind: ratios.get(kind, [])}, errors.get(kind, 0.0))
+        found.append(_row(kind, chosen, short, speeds, speedup))
     means = [row.tokens_per_second for row in found if row.tokens_per_second is not None]
-    return tuple(found), _row(ALL, mine, short, means, ratios)
+    speedup = interval(ratios, fmean(errors.values()) if errors else 0.0)
+    return tuple(found), _row(ALL, mine, short, means, speedup)
 
 
 def speedups(runs: Sequence[BenchRun], arm: str, *, steady: bool = False) -> dict[str, list[float]]:
@@ -75,6 +79,45 @@ def speedups(runs: Sequence[BenchRun], arm: str, *, steady: bool = False) -> dic
             ratios = [_speed(on, passes) / _speed(off, passes) for on, off in pairs]
             found.setdefault(answered[0].kind, []).append(median(ratios))
     return found
+
+
+def shared_errors(runs: Sequence[BenchRun], arm: str) -> dict[str, float]:
+    """The standard error that the passes' mean times add to the log of each kind's speed-up.
+
+    All answers share these times, so what they are off by does not show in how far the answers'
+    speed-ups lie apart. The speed-up's derivative by the log of each pass time is the share of the
+    time without drafting that these passes take, less that with drafting, in the mean over the
+    questions. How far an answer's passes are off from their means counts as one observation, since
+    they share the machine's speed of that moment: the variance is the sum of squares over answers
+    (the sandwich estimator for clusters; Liang and Zeger, Biometrika 73, 1986).
+    """
+    passes, short = _pass_times(runs), set(too_short(runs))
+    counts = Counter(done.drafted for run in runs for done in run.stats.rounds[1:])
+    made = [run for run in runs if run.arm in (OFF, arm) and run.prompt not in short]
+    found = {}
+    for kind in dict.fromkeys(run.kind for run in made):
+        mine, weights = [run for run in made if run.kind == kind], dict.fromkeys(passes, 0.0)
+        n = len(mine) / 2
+        for run in mine:
+            share = (1 if run.arm == OFF else -1) * _speed(run, passes) / _later(run)
+            for done in run.stats.rounds[1:]:
+                weights[done.drafted] += share * passes[done.drafted] / n
+        off = (
+            sum(
+                weights[done.drafted]
+                * (done.verify_s / passes[done.drafted] - 1)
+                / counts[done.drafted]
+                for done in run.stats.rounds[1:]
+            )
+            for run in runs
+        )
+        found[kind] = math.hypot(*off) * math.sqrt(n / max(1.0, n - 1))
+    return found
+
+
+def _later(run: BenchRun) -> int:
+    """The tokens of a run after its first round."""
+    return run.stats.generated_tokens - run.stats.tokens_in_first_round
 
 
 def _pass_times(runs: Iterable[BenchRun]) -> dict[int, float]:
@@ -99,9 +142,9 @@ def _row(
     runs: Sequence[BenchRun],
     short: set[str],
     speeds: Sequence[float],
-    ratios: Mapping[str, Sequence[float]],
+    speedup: MeanInterval | None,
 ) -> KindRow:
-    """Make a row of these runs, their `speeds`, and their speed-ups by kind."""
+    """Make a row of these runs, of the `speeds` of their questions and of their `speedup`."""
     rounds = [done for run in runs for done in run.stats.rounds]
     drafting = [done.drafted for done in rounds if done.drafted]
     prompts = _by_prompt(runs)
@@ -110,7 +153,7 @@ def _row(
         kind=kind,
         prompts=len(prompts.keys() - short),
         tokens_per_second=geometric_mean(speeds) if speeds else None,
-        speedup=interval(ratios),
+        speedup=speedup,
         acceptance=ratio(sum(done.accepted for done in rounds), sum(drafting)),
         tokens_per_round=ratio(sum(done.emitted for done in rounds), len(rounds)),
         gamma=ratio(sum(drafting), len(drafting)),
@@ -122,9 +165,8 @@ def _row(
 
 def speed_over_all(runs: Iterable[BenchRun]) -> float | None:
     """All tokens per second over all runs, without their first rounds."""
-    timed = [run.stats for run in runs if run.timed]
-    later = sum(stats.generated_tokens - stats.tokens_in_first_round for stats in timed)
-    return ratio(later, sum(stats.after_first_s for stats in timed))
+    timed = [run for run in runs if run.timed]
+    return ratio(sum(map(_later, timed)), sum(run.stats.after_first_s for run in timed))
 
 
 def curve(measured: Mapping[int, float], runs: Iterable[BenchRun]) -> tuple[CurvePoint, ...]:
@@ -160,7 +202,7 @@ def middle(values: Iterable[float | None]) -> float | None:
     return median(known) if known else None
 
 
-def interval(groups: Mapping[str, Sequence[float]]) -> MeanInterval | None:
+def interval(groups: Mapping[str, Sequence[float]], error: float = 0.0) -> MeanInterval | None:
     """The mean over kinds of the mean over each kind's prompts, with a bootstrap over prompts.
 
     Prompts are resampled within each kind, as the kinds are fixed; if a kind has a single prompt,
@@ -170,6 +212,7 @@ def interval(groups: Mapping[str, Sequence[float]]) -> MeanInterval | None:
 
     Args:
         groups: the ratios of each kind's prompts, all positive, by kind.
+        error: the standard error that all prompts share, of the mean's logarithm.
 
     Returns:
         None without any values.
@@ -184,6 +227,7 @@ def interval(groups: Mapping[str, Sequence[float]]) -> MeanInterval | None:
         return MeanInterval(math.exp(mean))
     random = np.random.default_rng(_SEED)
     drawn = np.mean([_draw(group, random) for group in logs], axis=0)
+    drawn += error * random.standard_t(sum(map(len, logs)) - 1, _DRAWS)
     low, high = np.percentile(drawn, (_LOW, _HIGH))
     return MeanInterval(math.exp(mean), math.exp(mean + float(low)), math.exp(mean + float(high)))
 
