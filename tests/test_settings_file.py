@@ -144,7 +144,7 @@ def test_every_option_of_every_command_has_a_setting() -> None:
         # What is asked, where a file goes, what would act at every start, and the other name of
         # PAIR are not settings; nor is whether `run` goes on with a conversation.
         files = {"out", "outputs", "compare", "share", "trace"}
-        never = files | {"prompt", "target", "help", "every", "force"}
+        never = files | {"prompt", "target", "help", "every", "force", "anew", "head"}
         assert options - known <= never | ({"latest"} if name == "run" else set()), name
 
 

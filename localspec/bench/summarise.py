@@ -89,7 +89,8 @@ def shared_errors(runs: Sequence[BenchRun], arm: str) -> dict[str, float]:
     time without drafting that these passes take, less that with drafting, in the mean over the
     questions. How far an answer's passes are off from their means counts as one observation, since
     they share the machine's speed of that moment: the variance is the sum of squares over answers
-    (the sandwich estimator for clusters; Liang and Zeger, Biometrika 73, 1986).
+    (the sandwich estimator for clusters; Liang and Zeger, Biometrika 73, 1986). Over all kinds the
+    mean of these errors is the most that it can be.
     """
     passes, short = _pass_times(runs), set(too_short(runs))
     counts = Counter(done.drafted for run in runs for done in run.stats.rounds[1:])
@@ -102,16 +103,25 @@ def shared_errors(runs: Sequence[BenchRun], arm: str) -> dict[str, float]:
             share = (1 if run.arm == OFF else -1) * _speed(run, passes) / _later(run)
             for done in run.stats.rounds[1:]:
                 weights[done.drafted] += share * passes[done.drafted] / n
-        off = (
-            sum(
-                weights[done.drafted]
-                * (done.verify_s / passes[done.drafted] - 1)
-                / counts[done.drafted]
-                for done in run.stats.rounds[1:]
-            )
-            for run in runs
-        )
-        found[kind] = math.hypot(*off) * math.sqrt(n / max(1.0, n - 1))
+        found[kind] = math.hypot(*(_off(run, weights, passes, counts) for run in runs))
+    return found
+
+
+def _off(
+    run: BenchRun,
+    weights: Mapping[int, float],
+    passes: Mapping[int, float],
+    counts: Mapping[int, int],
+) -> float:
+    """How far the passes of one answer are off, as they bear on a kind's speed-up.
+
+    The means hold these passes too. So each size's sum is divided by the share of the passes of
+    that size that other answers made; what one answer alone made shows in that answer.
+    """
+    found, mine = 0.0, Counter(done.drafted for done in run.stats.rounds[1:])
+    for done in run.stats.rounds[1:]:
+        if others := counts[done.drafted] - mine[done.drafted]:
+            found += weights[done.drafted] * (done.verify_s / passes[done.drafted] - 1) / others
     return found
 
 

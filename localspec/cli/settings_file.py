@@ -37,8 +37,10 @@ LARGEST = 1 << 20
 _QUOTED = 60
 _KEYS, _SCREEN = "keys", "screen"
 PANELS = ("full", "compact", "off")
-# Parameters that a file cannot set: they would stand for a question, or act at each start.
-_NEVER = {"all", "compare", "force", "help", "output", "prompt", "share", "target", "trace"}
+# What a file cannot set: it would stand for a question, act at each start, or override a refusal.
+_NEVER = {
+    "all", "anew", "check", "compare", "force", "help", "output", "prompt", "share", "target", "trace"
+}  # fmt: skip
 _PAIR_FOR = {"chat", "run", "serve"}
 _SAMPLER = {each.key: name for name, each in CHAIN.items()}
 ALLOWED = 'keys with Ctrl or Alt, or F1 to F24, such as "f5" or ["f5", "ctrl+r"]'
