@@ -39,7 +39,8 @@ _KEYS, _SCREEN = "keys", "screen"
 PANELS = ("full", "compact", "off")
 # What a file cannot set: it would stand for a question, act at each start, or override a refusal.
 _NEVER = {
-    "all", "anew", "check", "compare", "force", "help", "output", "prompt", "share", "target", "trace"
+    "all", "anew", "check", "compare", "force", "help",
+    "output", "prompt", "share", "target", "trace",
 }  # fmt: skip
 _PAIR_FOR = {"chat", "run", "serve"}
 _SAMPLER = {each.key: name for name, each in CHAIN.items()}
