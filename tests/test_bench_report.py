@@ -176,9 +176,8 @@ def test_the_interval_knows_that_all_answers_share_the_passes_times(
     if not told:
         monkeypatch.setattr(summarise, "shared_errors", lambda *_: {})
     sizes = {"off": [0] * 17, "on": [0, 0, 3, 0, 3, 0, 3, 0, 0, 3, 0, 3, 0, 3]}
-    (right,) = speedups([answered(name, lambda: 1.0, each) for name, each in sizes.items()], "on")[
-        "code"
-    ]
+    calm = [answered(name, lambda: 1.0, each) for name, each in sizes.items()]
+    (right,) = speedups(calm, "on")["code"]
     luck, held = random.Random(8), 0
     for _ in range(200):
         made = [
@@ -192,6 +191,20 @@ def test_the_interval_knows_that_all_answers_share_the_passes_times(
         assert row.speedup.high is not None
         held += row.speedup.low <= right <= row.speedup.high
     assert least <= held / 200 <= most
+
+
+def test_a_size_that_two_answers_share_is_known_by_what_the_other_one_took() -> None:
+    """Their passes take 0.8 and 1.2 of their mean: off by 0.4 of each other, not by 0.2."""
+    made = []
+    for question, factor in enumerate((0.8, 1.2, 1.0, 1.0)):
+        slower = iter([1.0] * 9 + [factor]).__next__
+        on = answered("on", slower, [0] * 9 + ([9] if question < 2 else [0]))
+        off = answered("off", repeat(1.0).__next__, [0] * 16)
+        made += [replace(run, prompt=f"{question}") for run in (off, on)]
+    # A pass takes 28 ms in place of 10, and Python a tenth of each.
+    share = 0.028 / (1.1 * (8 * 0.01 + 0.028)) / 2
+    found = summarise.shared_errors(made, "on")
+    assert found == {"code": pytest.approx(math.sqrt(2) * 0.2 * share, rel=0.03)}
 
 
 def test_answers_that_are_too_short_count_for_no_speed() -> None:

@@ -90,7 +90,7 @@ def shared_errors(runs: Sequence[BenchRun], arm: str) -> dict[str, float]:
     questions. How far an answer's passes are off from their means counts as one observation, since
     they share the machine's speed of that moment: the variance is the sum of squares over answers
     (the sandwich estimator for clusters; Liang and Zeger, Biometrika 73, 1986). Over all kinds the
-    mean of these errors is the most that it can be.
+    error is at most the mean of these.
     """
     passes, short = _pass_times(runs), set(too_short(runs))
     counts = Counter(done.drafted for run in runs for done in run.stats.rounds[1:])
