@@ -402,6 +402,19 @@ def test_what_is_on_the_disk_is_not_written_again(target_context: Context, tmp_p
     assert read([target_context], prefixes, texts[0]) == 0
 
 
+def test_without_memory_for_a_copy_the_prompt_is_read_all_the_same(
+    target_context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: Context) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Context, "state", refused)
+    prefixes = CachedPrefixes(lambda: [target_context])
+    texts = [[10 * i + j for j in range(1, 60)] for i in range(2)]
+    assert [read([target_context], prefixes, text) for text in (*texts, *texts)] == [59] * 4
+    assert prefixes.n_bytes == 0
+
+
 def test_without_room_nothing_is_kept(target_context: Context) -> None:
     prefixes = CachedPrefixes(lambda: [target_context], room=lambda: 0)
     texts = [[10 * i + j for j in range(1, 60)] for i in range(2)]
@@ -568,6 +581,23 @@ def test_tools_with_references_of_their_own_make_one_grammar(target_model: Model
                 [*tokens[: len(tokens) // 2], *wrong], lambda x, i: x.after(i), initial=state
             )
         )
+
+
+def test_a_tool_that_may_not_be_called_is_bounded_too() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(40):
+        deep = {"type": "object", "properties": {"x": deep}}
+    plain = {"type": "function", "function": {"name": "a", "parameters": {}}}
+    other = {"type": "function", "function": {"name": "b", "parameters": deep}}
+    body = {
+        "messages": [{"role": "user", "content": "x"}],
+        "tools": [plain, other],
+        "tool_choice": {"type": "function", "function": {"name": "a"}},
+    }
+    core = parsed(json.dumps(body).encode(), ChatRequest).core()
+    with pytest.raises(Refusal, match="nested deeper") as refused:
+        RequestTools.of(core.tools, core.choice, native=True, parallel=False)
+    assert refused.value.param == "tools[1].function.parameters"
 
 
 def test_an_editor_may_bring_a_hundred_large_tools() -> None:

@@ -18,6 +18,7 @@ import pytest
 
 from localspec import machine
 from localspec.chat.conversation import Message, Role
+from localspec.chat.events import RoundText
 from localspec.chat.history.store import Store
 from localspec.chat.session.completions import Completions
 from localspec.chat.session.session import Session
@@ -168,6 +169,26 @@ def test_clients_that_alternate_keep_the_cache_of_a_draft_model_that_joined_late
     session.load_drafts(Cancel())
     assert [cached(text) for text in texts] == [0, 0]
     assert cached(STORY) > 50
+    session.close()
+
+
+def test_a_requests_settings_end_with_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draft_models, "_AT_ONCE", 0)
+    session = late(tmp_path)
+    own = session.settings
+    theirs = replace(own, n_predict=3, stop=("x",), grammar='root ::= "a"+', reasoning="off")
+    asked = AnswerRequest(theirs, (Message(Role.USER, STORY),))
+    completions = Completions(session)
+    *_, end = completions.answer(asked, Cancel())
+    assert set(end.text) == {"a"}  # type: ignore[union-attr]
+    assert session.settings == own
+    answer = completions.answer(asked, Cancel())
+    while not isinstance(next(answer), RoundText):
+        pass
+    answer.close()  # as for a client that went away
+    assert session.settings == own
     session.close()
 
 

@@ -167,7 +167,8 @@ class EngineServer:
 
     def _any_stopped(self) -> bool:
         """Whether a request that waits was stopped, or the server."""
-        waiting = list(self._cancels.values())
+        # A stop that came as its request ended may have left its flag.
+        waiting = [each for number, each in list(self._cancels.items()) if number > self._done]
         return self._closing.is_set() or any(each.is_set() for each in waiting)
 
     def _do(self, envelope: m.Envelope[m.Request], cancel: Cancel) -> None:

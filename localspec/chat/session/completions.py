@@ -37,6 +37,7 @@ class Completions:
         self._session = session
         self._prefixes = CachedPrefixes(lambda: session.pair.contexts, session.folder)
         self._known: list[KnownIds] = []  # the latest last
+        self._grammar = ""  # the last one that was checked, which takes long
         self._quoted = QuotedTexts(pair.target.model)
 
     def answer(self, asked: AnswerRequest, cancel: Cancel) -> TurnEvents:
@@ -56,14 +57,15 @@ class Completions:
         check_bias(asked.settings, session.pair.target.model.n_vocab)
         self._check_drafters(asked.drafters or ())
         stops = asked.settings.stop
-        if asked.settings.grammar not in ("", session.settings.grammar):
+        if asked.settings.grammar not in ("", session.settings.grammar, self._grammar):
             require_grammar(asked.settings.grammar)  # llama.cpp reports errors only in its log
+            self._grammar = asked.settings.grammar
         if asked.messages:
             text = template.render(asked.messages, cancel, asked.variables, give_up=False)
             yield from map(Noticed, template.notices[noticed:])
             known, prompt = self._recalled(text)
             stops = (*stops, *template.stops)
-            opening, texts = session.dialect.opened(text), list[Past]()
+            opening, texts = template.dialect.opened(text), list[Past]()
         else:
             (prompt, texts), opening = self._plain(asked), ""
         target = session.pair.target
@@ -112,7 +114,7 @@ class Completions:
 
         Text inside a thought may look like a call, but is not one.
         """
-        closing = self._session.dialect.marks.closing(opening)
+        closing = self._session.template.dialect.marks.closing(opening)
         return [mark for mark in (closing, after) if mark]
 
     def _check_drafters(self, named: tuple[str, ...]) -> None:
@@ -123,7 +125,8 @@ class Completions:
         """
         pair = self._session.pair
         there = [*pair.drafts, *([LOOKUP] if pair.lookup else [])]
-        if other := next((name for name in named if name not in there), ""):
+        other = next((name for name in named if name not in there), None)
+        if other is not None:
             raise UsageError(
                 f"there is no drafter named {other[:40]!r}",
                 f"Choose from {', '.join(['auto', 'none', *there])}.",

@@ -295,8 +295,8 @@ class Session:
 
         Args:
             prompt: its ids.
-            settings: in force from now on; the caller handles the system prompt and the stop
-                strings.
+            settings: in force until the answer ends; the caller handles the system prompt and the
+                stop strings.
             answer: receives the generated tokens.
             cancel: stops the generation.
             after: texts in order; the grammar applies once all of them have been written.

@@ -104,13 +104,16 @@ class Turns:
         texts: Sequence[Past],
     ) -> TurnEvents:
         """As `Session.complete`; `how` follows from its other arguments."""
-        self._drafting.settings = settings
-        stats = self._writer.begin(answer, settings.lenience)
+        own, self._drafting.settings = self._drafting.settings, settings
         try:
-            reason = yield from self._writer.write(list(prompt), how, answer, cancel, texts)
-        except Cancelled:
-            reason = FinishReason.CANCELLED
-        yield TurnEnd(answer.text, reason, stats, answer.stopped_by)
+            stats = self._writer.begin(answer, settings.lenience)
+            try:
+                reason = yield from self._writer.write(list(prompt), how, answer, cancel, texts)
+            except Cancelled:
+                reason = FinishReason.CANCELLED
+            yield TurnEnd(answer.text, reason, stats, answer.stopped_by)
+        finally:
+            self._drafting.settings = own
 
     def _answer(self, asked: Sequence[Message], cancel: Cancel) -> TurnEvents:
         """Write the answer to `asked`; on success, the conversation is `asked` and the answer."""

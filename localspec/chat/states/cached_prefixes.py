@@ -107,7 +107,10 @@ class CachedPrefixes:
         self._kept = [one for one in self._kept if tokens[0][: len(one.tokens[0])] != one.tokens[0]]
         if any(one.tokens[0][: len(tokens[0])] == tokens[0] for one in self._kept):
             return
-        states = tuple(context.state() for context in contexts)
+        try:
+            states = tuple(context.state() for context in contexts)
+        except MemoryError:  # the prompt is read again later
+            return
         self._kept.append(_HeldCaches(contexts, tokens, states))
         self._make_room()
 

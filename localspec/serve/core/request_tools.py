@@ -105,18 +105,20 @@ class RequestTools(CallNotation):
             if required:
                 raise Refusal(400, "there are no tools to choose from", param="tool_choice")
             return RequestTools(native, marks=marks)
-        allowed = [
-            (place.format(i=i, name=tool.function.name[:64]), tool.function)
-            for i, tool in enumerate(tools)
-            if choice.only is None or tool.function.name in choice.only
-        ]
+        allowed = []
+        for i, function in enumerate(tool.function for tool in tools):
+            given = function.parameters or {"type": "object", "properties": {}}
+            where = place.format(i=i, name=function.name[:64])
+            require_bounded(given, where)  # of all: the model is told them
+            if choice.only is None or function.name in choice.only:
+                allowed.append(CallableTool(function.name, given, where, bool(function.strict)))
         if not allowed:
             names = ", ".join(tool.function.name for tool in tools)[:300]
             raise Refusal(400, f"no such tool; there are: {names}", param="tool_choice")
         told = {"tools": msgspec.to_builtins(list(tools))} if native else {}
         box = RequestTools(native, marks, tuple(tools), variables=told)
         own, several = box.in_force, parallel and box.in_force.several
-        calls = call_grammar(own, _callable(allowed), several=several, thinks=thinks)
+        calls = call_grammar(own, allowed, several=several, thinks=thinks)
         box = replace(box, calls=calls)
         if required:
             return replace(box, grammar=calls.required())
@@ -133,17 +135,3 @@ class RequestTools(CallNotation):
         if rest[0].role is Role.SYSTEM:
             system = rest.pop(0).content
         return [Message(Role.SYSTEM, self.explained(system, tools)), *rest]
-
-
-def _callable(allowed: Sequence[tuple[str, NamedFunction]]) -> list[CallableTool]:
-    """The functions that may be called, each with the place of its schema.
-
-    Raises:
-        Refusal: a schema is too large.
-    """
-    found = []
-    for place, function in allowed:
-        given = function.parameters or {"type": "object", "properties": {}}
-        require_bounded(given, place)
-        found.append(CallableTool(function.name, given, place, bool(function.strict)))
-    return found

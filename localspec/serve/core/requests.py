@@ -313,12 +313,14 @@ def require_sendable(asked: AnswerRequest) -> None:
     """Refuse values that cannot be sent to the engine's process.
 
     Raises:
-        Refusal: an integer in the request has more than 64 bits.
+        Refusal: an integer in the request has more than 64 bits, or it is nested too deep.
     """
     try:
         msgspec.msgpack.encode(asked)
     except OverflowError:
         raise Refusal(400, "an integer in the request has more than 64 bits") from None
+    except RecursionError:
+        raise Refusal(400, "the request is nested too deep") from None
 
 
 def _whole(value: Any, depth: int = 2) -> Any:
