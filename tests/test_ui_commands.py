@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from localspec.chat.advice import SamplingAdvice, advise
+from localspec.chat.conversation import Role
 from localspec.chat.settings import ChatSettings
 from localspec.errors import SamplingError, UsageError
 from localspec.ui.commands import parameters
@@ -366,6 +367,30 @@ async def test_a_message_waits_for_the_models_and_is_then_answered() -> None:
         loaded.set()
         await chat.until(lambda: "Here I am." in chat.transcript() and chat.ready(), "the answer")
         assert [one.content for one in session.messages][:1] == ["Hello?"]
+
+
+@pytest.mark.parametrize("resumes", [True, False])
+async def test_what_is_entered_while_loading_takes_nothing_from_what_the_last_run_left(
+    tmp_path: Path, resumes: bool
+) -> None:
+    archive = tmp_path / "c.db"
+    async with chatting(archive=archive) as chat:
+        if resumes:
+            await chat.ask("first")
+        conversation = chat.app.library.record.header.id
+        chat.app.prompt.insert("half a th")
+        await chat.until(lambda: (chat.app.library._draft or ("", ""))[1] == "half a th")
+    session = ScriptedSession(answers=["Here I am."])
+    resume = conversation if resumes else None
+    async with loading(session, archive=archive, resume=resume) as (chat, loaded):
+        await chat.send("second")
+        await chat.until(lambda: "1 message waiting" in chat.status(), "the queue")
+        loaded.set()
+        await chat.until(lambda: "Here I am." in chat.transcript() and chat.ready(), "the answer")
+        asked = [one.content for one in session.messages if one.role is Role.USER]
+        assert asked == (["first", "second"] if resumes else ["second"])
+        assert (chat.app.library.record.header.id == conversation) == resumes
+        assert chat.app.prompt.text == "half a th"
 
 
 async def test_commands_wait_in_the_input_for_the_end_of_loading() -> None:

@@ -157,7 +157,9 @@ class ChatApp(App[None], inherit_bindings=False):
         self._tools = ChatTools(self.turns, self.soon, self._sender.give_back)
         self._reading = PromptReading(self._show_progress, self.set_timer)
         self._idle_watch = IdleWatch(self._appearance.idle_s, self._unload_idle, self.set_timer)
-        self.library = ConversationLibrary(store_thread, record, resume, self.turns)
+        self.library = ConversationLibrary(
+            store_thread, record, resume, self.turns, self._sender.begin
+        )
         self.pair_loader: PairLoader = PairLoader(self.turns, self.library, self.title_line)
         self._events = EngineEvents(
             self, self._sender, self._prompt_size, self._tools, self._appearance.proposes

@@ -108,7 +108,7 @@ async def chatting(
 
 @asynccontextmanager
 async def loading(
-    session: ScriptedSession, *, archive: Path | None = None
+    session: ScriptedSession, *, archive: Path | None = None, resume: str | None = None
 ) -> AsyncIterator[tuple[Chat, threading.Event]]:
     """A chat whose models are being loaded until the event is set."""
     loaded = threading.Event()
@@ -117,7 +117,7 @@ async def loading(
         assert loaded.wait(30)
         return session
 
-    app = ChatApp(inline(load), archive=archive)
+    app = ChatApp(inline(load), archive=archive, resume=resume)
     async with app.run_test() as pilot:
         yield Chat(app, pilot, session), loaded
     assert app.engine.join(10)

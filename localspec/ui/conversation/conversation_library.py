@@ -39,12 +39,14 @@ class ConversationLibrary:
         store_thread: writes and reads the store; None to keep nothing.
         record: of the conversation on screen.
         resume: the id of the conversation to begin with.
+        begun: called once what earlier runs have left is back.
     """
 
     store_thread: StoreThread | None
     record: ConversationRecord
     resume: str | None
     turns: TurnController
+    begun: Callable[[], None]
     _begun: bool = False
     _knows_drafts: bool = False  # an earlier run's draft has been read and may be replaced
     _draft_timer: Timer | None = None
@@ -66,6 +68,11 @@ class ConversationLibrary:
         if not self._begun:
             self._begun = True
             self.work(self._begin())
+
+    @property
+    def restored(self) -> bool:
+        """Whether what earlier runs have left is back: until then nothing may be sent."""
+        return self.store_thread is None or self._knows_drafts
 
     # The draft in the input
 
@@ -121,8 +128,7 @@ class ConversationLibrary:
                     await self._restore_draft()
         finally:
             self._knows_drafts = True
-            if self.turns.prompt.text:
-                self.draft(self.turns.prompt.text)
+            self.begun()
 
     async def _restore_draft(self) -> None:
         key = self._draft_key()

@@ -43,7 +43,7 @@ class EnginePhase(Enum):
 ANY_TIME = frozenset(EnginePhase)
 IDLE = frozenset({EnginePhase.READY})
 ANSWER = frozenset({EnginePhase.ANSWERING, EnginePhase.CALLING, EnginePhase.STOPPING})
-LOADED = IDLE | ANSWER | {EnginePhase.CHANGING}
+LOADED = IDLE | ANSWER  # a change may bring other settings, which would replace newer ones
 GONE = frozenset({EnginePhase.DEAD, EnginePhase.ASLEEP})  # Enter loads the models again
 LOADABLE = IDLE | GONE | {EnginePhase.UNUSABLE}
 WHOLE = LOADABLE | {EnginePhase.LOADING}  # no message is being written

@@ -55,10 +55,17 @@ class PromptSender:
         return f"  {formats.counted(len(self.waiting), 'message')} waiting" if self.waiting else ""
 
     def answered(self) -> None:
-        """Send the next waiting message once the engine is idle."""
-        if self.waiting and self.app.turns.phase is EnginePhase.READY:
+        """Send the next waiting message once the engine is idle and the conversation is there."""
+        ready = self.app.turns.phase is EnginePhase.READY and self.app.library.restored
+        if self.waiting and ready:
             self._ask(self.waiting.pop(0))
             self.keep()
+
+    def begin(self) -> None:
+        """Store what was entered before the last run's conversation was back, and send it."""
+        if self.waiting or self.app.prompt.text:
+            self.keep()
+        self.answered()
 
     def give_back(self) -> None:
         """Put the messages that wait into the input again."""
@@ -99,7 +106,7 @@ class PromptSender:
             self._doubted = text
             self.app.status.flash(f"there is no file {missing}: Enter sends the word as it is")
             prompt.put_back(text)
-        elif turns.busy or turns.phase is EnginePhase.LOADING:
+        elif turns.busy or turns.phase is EnginePhase.LOADING or not self.app.library.restored:
             self.waiting.append(text)
             self.keep()
             self.app.show_phase()
