@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from localspec.chat.conversation import Message, Role
 from localspec.chat.events import TurnEnd, TurnEvent
@@ -115,6 +116,20 @@ async def test_it_begins_with_the_conversation_that_is_to_be_resumed(archive: Pa
     async with chatting(archive=archive, resume=conversation) as chat:
         await chat.until(lambda: "▌ one" in chat.transcript())
         assert len(chat.session.messages) == 2
+
+
+async def test_two_enters_at_once_close_one_screen(archive: Path) -> None:
+    async with chatting(archive=archive) as chat:
+        await chat.ask("one")
+        await chat.send("/clear")
+        await chat.until(lambda: "▌ one" not in chat.transcript() and chat.ready())
+        screen = await history(chat)
+        await chat.until(lambda: "one" in chat.screen())
+        search = screen.query_one("#search", Input)
+        for _ in range(2):  # as a terminal sends them after it was slow
+            search.post_message(Input.Submitted(search, ""))
+        await chat.until(lambda: "▌ one" in chat.transcript() and chat.ready(), "the conversation")
+        assert chat.app.focused is chat.app.prompt
 
 
 async def test_rename_delete_undo_and_export_in_the_list(

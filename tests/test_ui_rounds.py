@@ -353,9 +353,12 @@ async def test_the_next_picture_lays_nothing_out_anew(monkeypatch: pytest.Monkey
         plainly(self, *how, **more)
 
     async with chatting(size=(100, 30)) as chat:
-        screen = RoundScreen(Mock(busy=True, engine=Mock(turn=1)), 1)
+        engine = Mock(turn=1, explain_round=Mock(return_value=7))
+        screen = RoundScreen(Mock(busy=True, engine=engine), 1)
         await chat.app.push_screen(screen)
-        screen.hear(explained(), "")
+        screen.hear(6, explained(), "")  # which was asked for before this screen was open
+        assert screen.player.waits
+        screen.hear(7, explained(), "")
         screen.action_pause()
         await chat.until(lambda: "1/8" in chat.screen(), "the first picture")
         await chat.pilot.pause(0.1)

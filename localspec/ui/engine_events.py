@@ -57,7 +57,7 @@ class EngineEvents:
                 | messages.TokensCounted()
                 | messages.ToolsOffered()
             ) as answered:
-                self._to_asker(answered)
+                self._to_asker(envelope.request, answered)
             case messages.TurnOver(error, said):
                 self.app.turns.over(_raised(error), said)
                 self.app.show_phase()  # the figures now cover the whole answer
@@ -103,6 +103,7 @@ class EngineEvents:
 
     def _to_asker(
         self,
+        request: int,
         event: messages.TurnReported
         | messages.RoundExplained
         | messages.TokensCounted
@@ -113,7 +114,7 @@ class EngineEvents:
             case CompareScreen() as screen, messages.TurnReported(said, speculation):
                 screen.hear(said, speculation=bool(speculation))
             case RoundScreen() as screen, messages.RoundExplained(explanation, error):
-                screen.hear(explanation, error.message if error is not None else "")
+                screen.hear(request, explanation, error.message if error is not None else "")
             case _, messages.ToolsOffered() as offered:
                 self.tools.offered(offered)
             case _, messages.TokensCounted(tokens):

@@ -1,4 +1,4 @@
-"""Bases for widgets: lines shown as they are, nothing copied, a mark at the chosen line of a list.
+"""Bases for widgets and dialogues: plain lines, nothing copied, a mark at a list's chosen line.
 
 Put `LineWidget` and `Uncopied` last among a widget's bases: Textual takes styles for the name of
 the first one only.
@@ -16,8 +16,10 @@ from typing import cast
 from rich.color import Color
 from rich.segment import Segment
 from textual import events
+from textual.await_complete import AwaitComplete
 from textual.content import Content
 from textual.geometry import Region
+from textual.screen import ModalScreen, ScreenResultType
 from textual.scrollbar import ScrollBar, ScrollBarRender
 from textual.selection import Selection
 from textual.strip import Strip
@@ -45,6 +47,14 @@ def unseen(event: events.Key) -> str:
     if character is None or len(character) != 1 or event.is_printable:
         return ""
     return "" if unicodedata.category(character) in ("Cc", "Cs") else safe(character)
+
+
+class Dialogue(ModalScreen[ScreenResultType]):
+    """A screen over the others."""
+
+    def dismiss(self, result: ScreenResultType | None = None) -> AwaitComplete:
+        """Close it, unless another screen is on top: two Enters at once close one screen."""
+        return super().dismiss(result) if self.is_current else AwaitComplete()
 
 
 class InputLine(Input):

@@ -11,7 +11,6 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.timer import Timer
 from textual.widgets import Static
 
@@ -24,6 +23,7 @@ from localspec.engine.record.stats import FinishReason, GenerationStats
 from localspec.errors import UsageError
 from localspec.safe_text import one_line
 from localspec.ui.transcript.items import Answer
+from localspec.ui.widgets import Dialogue
 
 _EVERY_S = 0.125
 
@@ -119,7 +119,7 @@ def verdict(off: AnswerSide, on: AnswerSide, parting: Parting | None = None) -> 
     return f"{brought}; the texts part after {common:,} characters{why_parted(parting)}"
 
 
-class CompareScreen(ModalScreen[None]):
+class CompareScreen(Dialogue[None]):
     """Shows both sides while they are written; closes with Esc.
 
     Args:

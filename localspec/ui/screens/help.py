@@ -12,14 +12,13 @@ from textual.binding import BindingType
 from textual.command import Hit, Hits
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.system_commands import SystemCommandsProvider
 from textual.widgets import Static
 
 from localspec.ui.commands.command import AnyCommand
 from localspec.ui.commands.command_table import COMMANDS, find
 from localspec.ui.transcript.blocks import GAP, Block, Paragraph, lay_out
-from localspec.ui.widgets import HEAD, MUTED
+from localspec.ui.widgets import HEAD, MUTED, Dialogue
 
 _KEY_WIDTH = 20
 _TWO_COLUMNS = 50  # cells; below, meanings stand under their keys
@@ -135,7 +134,7 @@ class _Help(Static):
         self.update(Content("\n").join(help_lines(self.size.width, self._commands)))
 
 
-class HelpScreen(ModalScreen[None]):
+class HelpScreen(Dialogue[None]):
     """Closes with Esc, F1, Enter or q.
 
     Args:

@@ -13,7 +13,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
@@ -24,7 +23,7 @@ from localspec.chat.history.tree import ListedConversation
 from localspec.errors import in_words
 from localspec.safe_text import one_line
 from localspec.ui.conversation.conversation_library import ConversationLibrary
-from localspec.ui.widgets import MUTED, InputLine, MarkedList, key_hint
+from localspec.ui.widgets import MUTED, Dialogue, InputLine, MarkedList, key_hint
 
 _DAY_S = 24 * 3600
 # The shown meaning of each key; the actions have the same names.
@@ -60,7 +59,7 @@ def entry(listed: ListedConversation, now: float, current: str = "") -> Content:
     )
 
 
-class HistoryScreen(ModalScreen[str | None]):
+class HistoryScreen(Dialogue[str | None]):
     """Dismissed with the id of the conversation to open, or None.
 
     Args:

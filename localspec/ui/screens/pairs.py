@@ -9,7 +9,6 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.timer import Timer
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
@@ -25,14 +24,14 @@ from localspec.ui.screens.pair_lines import (
     table,
 )
 from localspec.ui.status_lines import as_many
-from localspec.ui.widgets import KEY, MUTED, InputLine, MarkedList
+from localspec.ui.widgets import KEY, MUTED, Dialogue, InputLine, MarkedList
 
 _REDRAW_S = 0.25
 _TYPING = (("Enter", "check"), ("Esc", "leave"))
 _FORM = "user/repo[:QUANT] [--draft user/repo] [--name NAME]"
 
 
-class PairsScreen(ModalScreen[None]):
+class PairsScreen(Dialogue[None]):
     """Shows the state of `PairJobs`, which keeps everything lasting, and passes on keys.
 
     Args:

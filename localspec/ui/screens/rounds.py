@@ -9,7 +9,6 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.timer import Timer
 from textual.widgets import Static
 
@@ -19,7 +18,7 @@ from localspec.ui.conversation.turn_controller import TurnController
 from localspec.ui.panel.drawing import two_sides
 from localspec.ui.screens.round_lines import pictures, round_lines
 from localspec.ui.status_lines import as_many
-from localspec.ui.widgets import KEY, MUTED, key_hint
+from localspec.ui.widgets import KEY, MUTED, Dialogue, key_hint
 
 _STEP_S = 1.2
 
@@ -58,7 +57,7 @@ class RoundPlayer:
         return True
 
 
-class RoundScreen(ModalScreen[None]):
+class RoundScreen(Dialogue[None]):
     """Plays rounds of one answer.
 
     Args:
@@ -116,8 +115,10 @@ class RoundScreen(ModalScreen[None]):
         """Lay out for the new size."""
         self.call_after_refresh(self.redraw)
 
-    def hear(self, explained: RoundExplanation | None, problem: str) -> None:
-        """Take an explained round, or why it cannot be explained."""
+    def hear(self, request: int, explained: RoundExplanation | None, problem: str) -> None:
+        """Take an explained round, or why it cannot be explained, if it still is asked for."""
+        if request != self._request:
+            return
         self._request = None
         if explained is not None:
             self.player.show(explained, at_end=self._at_end)

@@ -8,12 +8,11 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.theme import BUILTIN_THEMES
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from localspec.ui.widgets import MUTED, MarkedList
+from localspec.ui.widgets import MUTED, Dialogue, MarkedList
 
 
 def themes() -> list[str]:
@@ -21,7 +20,7 @@ def themes() -> list[str]:
     return sorted(BUILTIN_THEMES)
 
 
-class ThemeScreen(ModalScreen[None]):
+class ThemeScreen(Dialogue[None]):
     """Arrows try a theme on, Enter keeps it, Esc goes back to the one before."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q,Q", "leave", "Close")]

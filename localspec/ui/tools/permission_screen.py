@@ -11,13 +11,12 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from localspec.safe_text import one_line, safe
 from localspec.tools.tool_offer import RunnableCall
-from localspec.ui.widgets import HEAD, MUTED, MarkedList
+from localspec.ui.widgets import HEAD, MUTED, Dialogue, MarkedList
 
 GRACE_S = 0.5
 """Seconds without an answer: keys in that time may have been meant for something else."""
@@ -35,7 +34,7 @@ class Consent(StrEnum):
     STOPPED = "stopped"
 
 
-class PermissionScreen(ModalScreen[Consent]):
+class PermissionScreen(Dialogue[Consent]):
     """Shows a call, and asks for consent; dismissed with the answer.
 
     What was typed before the question appeared consents to nothing: for a moment no answer is
