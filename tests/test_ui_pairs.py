@@ -911,6 +911,53 @@ async def test_a_pair_that_is_here_is_changed_to_without_a_network(
         assert pair_pull.recall_wanted() is None
 
 
+async def test_a_check_that_is_cancelled_at_its_end_fetches_nothing(
+    hub_world: World, target: Repo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = pair_pull.plan
+    async with chatting(Rooms()) as chat:
+
+        def cancelled_late(*given: Any, **how: Any) -> pair_pull.PullPlan:
+            found = plan(*given, **how)
+            chat.app.pairs.cancel()
+            return found
+
+        monkeypatch.setattr(pair_pull, "plan", cancelled_late)
+        await chat.send(f"/get {NAME}")
+        await chat.until(lambda: "cancelled" in chat.transcript(), "the end")
+        assert chat.app.pairs.state.work is PairWork.NONE
+        assert pair_pull.recall_wanted() is None
+        assert installed.find(NAME) is None
+
+
+@pytest.mark.slow
+async def test_what_was_cancelled_and_is_fetched_again_is_offered_after_a_restart(
+    hub_world: World, target: Repo
+) -> None:
+    async with chatting(Rooms()) as chat:
+        for _ in range(2):
+            fault = hub_world.server.fault("/cdn/", hold_after=900_000, whole=True)
+            await chat.send(f"/get {NAME}")
+            await chat.until(lambda: pair_pull.recall_wanted() == PullRequest(NAME), "some of it")
+            told = chat.transcript().count("cancelled")
+            chat.app.pairs.cancel()
+            await chat.until(lambda told=told: chat.transcript().count("cancelled") > told)
+            fault.release.set()
+            assert pair_pull.recall_wanted() is None
+
+
+async def test_another_pair_that_is_fetched_meanwhile_is_not_changed_to() -> None:
+    rooms = Rooms()
+    async with chatting(rooms) as chat:
+        pairs = chat.app.pairs
+        pairs._getting, pairs._fetching = PullRequest("wanted"), "wanted"
+        pairs._fetched("another")
+        await chat.until(lambda: "another is installed" in chat.transcript())
+        await chat.until(chat.ready)
+        assert "load another" not in rooms.log
+        assert not pairs._arrived
+
+
 async def test_a_pair_that_cannot_be_fetched_to_be_used_is_no_more_than_told(
     hub_world: World,
 ) -> None:
@@ -990,6 +1037,28 @@ async def test_on_a_busy_machine_pairs_are_proposed_once_it_was_calm(
         assert (
             " ".join(chat.transcript().split()).count(pair_messages.BUSY) == 2
         )  # and as /get was told
+
+
+async def test_of_two_lists_at_once_the_newer_one_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, newer = threading.Event(), threading.Event()
+    shown: list[str] = []
+
+    def recall() -> MachineSpeed:
+        if asked.is_set():
+            newer.set()
+            return MachineSpeed("newer")
+        asked.set()
+        newer.wait(0.5)  # lists that wait for no other overtake this one
+        return MachineSpeed("older")
+
+    async with chatting(Rooms()) as chat:
+        pairs = chat.app.pairs
+        monkeypatch.setattr(ranking, "recall", recall)
+        pairs._list_and(lambda: shown.append(pairs.state.speed.processor))
+        assert await asyncio.to_thread(asked.wait, 10)
+        pairs._list_and(lambda: shown.append(pairs.state.speed.processor))
+        await chat.until(lambda: len(shown) == 2, "both lists")
+        assert pairs.state.speed.processor == "newer"
 
 
 def test_what_the_key_does_is_said_with_the_size_or_that_it_is_here_already() -> None:

@@ -67,6 +67,7 @@ class PairJobs:
     state: PairsState = field(default_factory=PairsState)
     _retries: RetryPolicy = field(default_factory=RetryPolicy)
     _thread: threading.Thread | None = None
+    _listing: threading.Lock = field(default_factory=threading.Lock)
     _screen: PairsView | None = None
     _asked: dict[str, PullRequest] = field(default_factory=dict)  # by the pair's name to be
     _told: float = 0.0  # when a pull's progress was told last
@@ -193,6 +194,11 @@ class PairJobs:
     # The work itself, in its own thread
 
     def _list(self) -> None:
+        """List the pairs; of two lists at once, the one that was read last is shown last."""
+        with self._listing:
+            self._read_and_show()
+
+    def _read_and_show(self) -> None:
         speed = ranking.recall()
         rows, used = catalogue.rows(), remove.used_bytes()
         ours, heads = ranking.ranked(rows, speed), nearby_heads.of_installed()
@@ -225,7 +231,7 @@ class PairJobs:
     def _fetch(self, plan: PullPlan) -> None:
         record = pair_pull.execute(plan, self._retries, self._move)
         self._settle(self._fetched, record.name)
-        self._list()
+        self._list_and(self.redraw)
 
     def _move(self, progress: PullProgress) -> None:
         self.state.progress = progress
@@ -241,7 +247,7 @@ class PairJobs:
         kept = "\n".join(f"kept {unbroken(line)}" for line in removal.kept)
         text = f"{name} is removed, {formats.size(removal.freed)} freed"
         self._settle(self._ended, text, kept)
-        self._list()
+        self._list_and(self.redraw)
 
     def drafts(self) -> None:
         """Say what drafts for the target in use, and what else could."""
@@ -341,6 +347,9 @@ class PairJobs:
 
     def _take_report(self, plan: PullPlan, wanted: PullRequest) -> None:
         """Take the report about the checked pair."""
+        if self._retries.cancel.is_set():  # all of it was read already
+            self._failed(Cancelled())
+            return
         state = self.state
         theirs = state.row(wanted.pair)  # another program's model, whose name no pair can have
         found = theirs is not None and theirs.state == "found"

@@ -39,6 +39,7 @@ class PairManager(PairJobs):
 
     offered: PullRequest | None = None
     _getting: PullRequest | None = None  # the pair to change to once it is fetched
+    _fetching: str = ""  # its name, once it was checked
     _remembered: PullRequest | None = None  # the pair that the next start offers
     _arrived: str = ""  # its name, once it is fetched
     _phase: EnginePhase = EnginePhase.LOADING  # the engine's latest phase
@@ -184,7 +185,8 @@ class PairManager(PairJobs):
         self.turns.transcript.say(pair_messages.answers_now(wanted, self._known(wanted)))
 
     def _forget(self) -> None:
-        self._getting, self.offered, self._arrived = None, None, ""
+        self._getting = self.offered = self._remembered = None
+        self._fetching = self._arrived = ""
         pair_pull.remember_wanted(None)
 
     # The fetch of the wanted pair
@@ -206,6 +208,7 @@ class PairManager(PairJobs):
                 adds = f"/get {one_line(str(self._getting), 120)} --draft auto,{offer.kind}"
                 said = f"a head next to it: {describe.offer_line(offer)}"
                 self.turns.transcript.say(said, f"{adds} has both.")
+            self._fetching = plan.name
             self._pull(plan)
 
     def _move(self, progress: PullProgress) -> None:
@@ -216,7 +219,9 @@ class PairManager(PairJobs):
         super()._move(progress)
 
     def _fetched(self, name: str) -> None:
-        if self._getting is None:
+        if self._retries.cancel.is_set():  # its last byte was there already
+            self._getting = self._remembered = None
+        if self._getting is None or name != self._fetching:
             super()._fetched(name)
             return
         self._ended(f"{name} is installed")
@@ -227,5 +232,5 @@ class PairManager(PairJobs):
         passes = isinstance(error, _PASSING) or not isinstance(error, LocalspecError)
         if self._getting is not None and not passes:
             pair_pull.remember_wanted(None)
-        self._getting = None
+        self._getting = self._remembered = None
         super()._failed(error)
