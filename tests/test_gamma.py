@@ -29,6 +29,7 @@ from localspec.engine.length.stopping import (
     StoppingPlan,
     gamma_for,
 )
+from localspec.engine.record.stats import GammaReason
 from localspec.engine.round.acceptance import Accept, coupling, lenient, overlap
 from localspec.engine.round.generate_settings import GenerateSettings
 from localspec.engine.round.noise import CounterNoise, StreamNoise
@@ -252,8 +253,13 @@ def test_it_drafts_where_that_pays_and_says_so() -> None:
     assert told == "drafting 4: code, 75 % accepted"
 
 
-def test_before_the_first_round_it_claims_nothing() -> None:
-    assert gamma_words(auto().note()).startswith("automatic")
+def test_before_the_first_draft_it_claims_nothing() -> None:
+    policy = auto()
+    assert gamma_words(policy.note()).startswith("automatic")
+    policy.observe(round_of(0, 0))
+    assert policy.note().reason is GammaReason.UNKNOWN
+    assert gamma_words(policy.note()) == "automatic: nothing is known about this draft yet"
+    assert policy.length == 0
 
 
 def test_a_single_round_without_a_draft_does_not_change_what_is_said() -> None:

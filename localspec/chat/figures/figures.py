@@ -33,7 +33,7 @@ _GAMMA = {
     GammaReason.TOO_LITTLE_REPEATS: "not drafting: there is no draft model, and too little repeats",
     GammaReason.UNDECIDED: "automatic: decided while the answer is written",
     GammaReason.TOO_DEAR: "not drafting: this draft costs more than it saves here",
-    GammaReason.UNKNOWN: "drafting: nothing is known about this draft yet",
+    GammaReason.UNKNOWN: "automatic: nothing is known about this draft yet",
     GammaReason.PAYS: "drafting {length}: {accepted}",
 }
 

@@ -308,8 +308,7 @@ class AutoGamma:
     @property
     def length(self) -> int:
         """Tokens drafted per round lately; 0 while the baseline is best."""
-        note = self.note()
-        return note.length or int(note.reason is GammaReason.UNKNOWN)
+        return self.note().length
 
     def note(self) -> GammaNote:
         """The recent decisions and their reason, for people."""

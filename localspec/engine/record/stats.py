@@ -35,7 +35,7 @@ class GammaReason(StrEnum):
     UNDECIDED = "undecided"  # automatic, before the first round
     TOO_DEAR = "too dear"  # the baseline is faster
     TOO_LITTLE_REPEATS = "nothing repeats"  # lookup finds too little, and no model drafts
-    UNKNOWN = "unknown"  # drafting, but nothing was tested so far
+    UNKNOWN = "unknown"  # willing to draft, but nothing was drafted so far
     PAYS = "pays"
 
 
