@@ -148,6 +148,16 @@ def test_every_option_of_every_command_has_a_setting() -> None:
         assert options - known <= never | ({"latest"} if name == "run" else set()), name
 
 
+def test_what_the_command_line_alone_takes_is_told_as_that(tmp_path: Path) -> None:
+    path = tmp_path / settings_file.FILE
+    path.write_text("force = true\n[worker]\nforce = true\nforc = true\n")
+    found, command = read(path), importlib.import_module(COMMANDS["worker"][0]).command
+    assert found.defaults(command, list) == {}
+    told = [problem.partition(": ")[2] for problem in found.problems]
+    assert told[:2] == ["force is for the command line: --force"] * 2
+    assert told[2].startswith("there is no setting forc")
+
+
 USUAL = {one.name: one.keys for one in command_table.COMMANDS}
 
 

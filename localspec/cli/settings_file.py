@@ -91,7 +91,11 @@ class SettingsFile:
                 plain = setting.replace("_", "-")
                 if plain in known:
                     self._take(table, setting, known[plain], value, found)
-                elif table or plain not in set(others()):
+                elif not table and plain in set(others()):
+                    pass
+                elif plain in _options(command):
+                    self._note(table, setting, f"{setting} is for the command line: --{plain}")
+                else:
                     self._unknown(table, setting, known)
         return found
 
@@ -205,15 +209,22 @@ def read(path: Path) -> SettingsFile:
 
 def settings_of(command: click.Command) -> dict[str, click.Parameter]:
     """The parameters of `command` by the names that the file has for them."""
-    found: dict[str, click.Parameter] = {}
-    for parameter in command.params:
-        if isinstance(parameter, click.Option):
-            names = [each.removeprefix("--") for each in parameter.opts if each.startswith("--")]
-            found |= dict.fromkeys(names, parameter)
-        elif parameter.name == "pair" and command.name in _PAIR_FOR:
-            found["pair"] = parameter
+    found = _options(command)
+    if command.name in _PAIR_FOR:
+        found |= {one.name: one for one in command.params if one.name == "pair"}
     never = {*_NEVER, "continue"} if command.name == "run" else _NEVER
     return {name: one for name, one in found.items() if name not in never}
+
+
+def _options(command: click.Command) -> dict[str, click.Parameter]:
+    """All options of `command` by their long names."""
+    return {
+        name.removeprefix("--"): one
+        for one in command.params
+        if isinstance(one, click.Option)
+        for name in one.opts
+        if name.startswith("--")
+    }
 
 
 def _checked(parameter: click.Parameter, value: Any) -> Any:
