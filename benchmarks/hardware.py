@@ -115,8 +115,8 @@ def page() -> str:
         lookup=lookup(published.curves()),
         step=HEAD_STEP,
         heads=table(
-            ("machine", "its curve", "drafted: tokens in a round, expected, published"),
-            by_machine(rows),
+            ("machine", "its curve", "drafted", "tokens in a round", "expected", "published"),
+            [(*named, f"{n:.1f}", f"{x:.2f}", f"{told:.2f}") for *named, n, x, told in rows],
         ),
         off=100 * median(off),
         worst=100 * max(off),
@@ -216,15 +216,6 @@ def heads(
         for drafted, length, speedup in each["measured"]:
             expected = length / (target.seconds(drafted + 1) + drafted * HEAD_STEP)
             yield each["machine"], each["curve"], drafted, length, expected, speedup
-
-
-def by_machine(rows: Sequence[tuple[str, str, int, float, float, float]]) -> list[tuple[str, ...]]:
-    """A row for every machine, with its results for each drafter."""
-    said: dict[tuple[str, str], list[str]] = {}
-    for machine, curve, drafted, length, expected, told in rows:
-        cell = f"{drafted}: {length:.1f}, {expected:.2f}, {told:.2f}"
-        said.setdefault((machine, curve), []).append(cell)
-    return [(*named, "; ".join(cells)) for named, cells in said.items()]
 
 
 def shared(folder: Path) -> str:
