@@ -47,7 +47,7 @@ def test_a_quick_bench_asks_questions_that_its_drafters_are_for(
     chosen = for_drafters(quick(), drafters)
     assert chosen.kinds == kinds
     assert [prompt.kind for prompt in chosen.prompts[:6]] == [*kinds, *kinds]
-    assert len({prompt.name for prompt in chosen.prompts}) == len(chosen.prompts) == 48
+    assert len({prompt.name for prompt in chosen.prompts}) == len(chosen.prompts) == 64
     assert max(len(prompt.text) for prompt in chosen.prompts) < 1000
     assert for_drafters(shipped(GENERAL), drafters) == shipped(GENERAL)
 
