@@ -43,9 +43,9 @@ def main() -> None:
     given = parser.parse_args()
     options = LoadRequest(pair=given.model, draft="lookup", temp=0.0, past=False)
     known = tune(options, progress=silent, cancel=Cancel())
-    print(f"Passes of up to {known.exact} tokens give equal bits.", flush=True)
     if known.exact_cost is None:
         raise SystemExit("--exact is not possible here, or the machine was busy.")
+    print(f"Passes of up to {known.exact} tokens give equal bits.\n", flush=True)
     runs = answered(options, given.tokens)
     expected = {OFF: known.exact_cost.baseline, "auto": known.exact_cost.copying}
     print("| kind | decoding | `--exact` takes (95 %) | `tune` says | |\n|---|---|---|---|---|")

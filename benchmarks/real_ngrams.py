@@ -5,7 +5,8 @@ The drafters `ngram-mod` and `ngram-map-k` are replayed as llama.cpp makes their
 llama-cpp-python 0.3.36 has), as they come and with short patterns: the four settings of
 `benchmarks/drafters_vs_llama_server.py`. Every answer starts anew, and what its prompt and its
 beginning hold can be copied, by localspec's lookup with `--gamma auto` as well as by them. Rounds
-cost what `benchmarks/real_curves.py` says; what a server adds to a round is left out.
+cost what `benchmarks/real_curves.py` says; what a server adds to a round is left out, as are
+collisions of hashes.
 
 For every curve the script prints, by kind of text, tokens per baseline round by lookup, and over
 the best of llama-server's five settings (one of them drafts nothing), which is chosen and scored on
@@ -47,7 +48,8 @@ class Drafter(Protocol):
 class NgramMod:
     """Each n-gram has the one token that followed it last, which is looked up again and again.
 
-    The prompt's n-grams are added at the start, those of the answer 32 tokens or more at a time.
+    The prompt's n-grams are added at the start, those of the answer once more than 32 - n of them
+    are new.
     After five drafts in a row of which less than a quarter was accepted, all are forgotten, and
     the whole text is added anew.
     """
@@ -92,8 +94,8 @@ class NgramMod:
 class NgramMap:
     """Copies what followed an n-gram before, up to as many tokens as were accepted there last.
 
-    Of the prompt's n-grams the last counts, of those that come later the first; those in the
-    prompt's last n + m tokens are not found.
+    Of the same n-grams in the prompt the last one counts, and it counts before those in the answer;
+    those in the prompt's last n + m tokens are not found.
     """
 
     prompt: Tokens

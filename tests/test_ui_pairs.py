@@ -951,6 +951,7 @@ async def test_another_pair_that_is_fetched_meanwhile_is_not_changed_to() -> Non
     async with chatting(rooms) as chat:
         pairs = chat.app.pairs
         pairs._getting, pairs._fetching = PullRequest("wanted"), "wanted"
+        pairs.state.name = "another"
         pairs._fetched("another")
         await chat.until(lambda: "another is installed" in chat.transcript())
         await chat.until(chat.ready)

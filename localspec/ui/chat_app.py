@@ -308,6 +308,8 @@ class ChatApp(App[None], inherit_bindings=False):
         elif self.turns.busy:
             self.turns.stop()
             self._sender.give_back()
+        elif self._sender.waiting:  # the last run's conversation is not open yet
+            self._sender.give_back()
         elif self.turns.editing is not None:
             self.turns.leave_edit()
         elif self._completion.display:

@@ -54,7 +54,7 @@ class Dialogue(ModalScreen[ScreenResultType]):
 
     def dismiss(self, result: ScreenResultType | None = None) -> AwaitComplete:
         """Close it, unless another screen is on top: two Enters at once close one screen."""
-        return super().dismiss(result) if self.is_current else AwaitComplete()
+        return super().dismiss(result) if self.app.screen is self else AwaitComplete()
 
 
 class InputLine(Input):

@@ -307,7 +307,7 @@ class AutoGamma:
 
     @property
     def length(self) -> int:
-        """Tokens drafted per round lately; 0 while the baseline is best."""
+        """Tokens drafted per round lately; 0 while nothing is drafted."""
         return self.note().length
 
     def note(self) -> GammaNote:

@@ -39,14 +39,15 @@ class ConversationLibrary:
         store_thread: writes and reads the store; None to keep nothing.
         record: of the conversation on screen.
         resume: the id of the conversation to begin with.
-        begun: called once what earlier runs have left is back.
+        begun: called once what earlier runs have left was looked for, with whether the conversation
+            to begin with is there.
     """
 
     store_thread: StoreThread | None
     record: ConversationRecord
     resume: str | None
     turns: TurnController
-    begun: Callable[[], None]
+    begun: Callable[[bool], None]
     _begun: bool = False
     _knows_drafts: bool = False  # an earlier run's draft has been read and may be replaced
     _draft_timer: Timer | None = None
@@ -71,7 +72,7 @@ class ConversationLibrary:
 
     @property
     def restored(self) -> bool:
-        """Whether what earlier runs have left is back: until then nothing may be sent."""
+        """Whether what earlier runs have left was looked for: until then nothing may be sent."""
         return self.store_thread is None or self._knows_drafts
 
     # The draft in the input
@@ -115,20 +116,22 @@ class ConversationLibrary:
         return self.record.header.id if self.record.tree.nodes else ""
 
     async def _begin(self) -> None:
-        """Restore what earlier runs have left: a conversation, sent questions, a draft."""
+        """Restore what earlier runs have left; a start that is broken off sends nothing."""
         if self.store_thread is None:
             return
-        try:
-            if self.resume is not None:
-                await self._open(self.resume)
-            with suppress(ConversationError):  # the store thread has reported it
-                questions = await self.ask(lambda store: store.questions(_QUESTIONS))
-                self.turns.prompt.sent.begin([*map(as_typed, questions)])
-                if self.resume is None:
-                    await self._restore_draft()
-        finally:
-            self._knows_drafts = True
-            self.begun()
+        await self._told(self._restore())
+        self._knows_drafts = True
+        self.begun(self.resume in (None, self.record.header.id))
+
+    async def _restore(self) -> None:
+        """Restore a conversation, sent questions, a draft."""
+        if self.resume is not None:
+            await self._told(self._open(self.resume))
+        with suppress(ConversationError):  # the store thread has reported it
+            questions = await self.ask(lambda store: store.questions(_QUESTIONS))
+            self.turns.prompt.sent.begin([*map(as_typed, questions)])
+            if not self.record.tree.nodes:
+                await self._restore_draft()
 
     async def _restore_draft(self) -> None:
         key = self._draft_key()

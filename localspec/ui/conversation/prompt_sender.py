@@ -17,10 +17,11 @@ from localspec.ui.transcript.items import PROMPTS
 
 @dataclass(eq=False, repr=False)
 class PromptSender:
-    """Sends an entered text, or keeps it until the models are loaded or have answered.
+    """Sends an entered text, or keeps it until it may be sent.
 
     Attributes:
-        waiting: messages for when the engine is idle.
+        waiting: messages for when the models are loaded, the conversation is open, and the last
+            answer has ended.
     """
 
     app: CommandContext
@@ -61,8 +62,14 @@ class PromptSender:
             self._ask(self.waiting.pop(0))
             self.keep()
 
-    def begin(self) -> None:
-        """Store what was entered before the last run's conversation was back, and send it."""
+    def begin(self, there: bool) -> None:
+        """Send what was entered while the last run's conversation was looked for.
+
+        Args:
+            there: whether it is open now; if not, the messages come back into the input.
+        """
+        if not there:
+            self.give_back()
         if self.waiting or self.app.prompt.text:
             self.keep()
         self.answered()

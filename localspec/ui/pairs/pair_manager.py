@@ -221,7 +221,7 @@ class PairManager(PairJobs):
     def _fetched(self, name: str) -> None:
         if self._retries.cancel.is_set():  # its last byte was there already
             self._getting = self._remembered = None
-        if self._getting is None or name != self._fetching:
+        if self._getting is None or self.state.name != self._fetching:
             super()._fetched(name)
             return
         self._ended(f"{name} is installed")
