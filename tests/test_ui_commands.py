@@ -393,6 +393,24 @@ async def test_what_is_entered_while_loading_takes_nothing_from_what_the_last_ru
         assert chat.app.prompt.text == "half a th"
 
 
+async def test_a_conversation_that_cannot_be_resumed_gives_the_waiting_message_back(
+    tmp_path: Path,
+) -> None:
+    session = ScriptedSession()
+    archive = tmp_path / "c.db"
+    async with chatting(archive=archive) as chat:
+        chat.app.prompt.insert("half a th")
+        await chat.until(lambda: (chat.app.library._draft or ("", ""))[1] == "half a th")
+    async with loading(session, archive=archive, resume="gone") as (chat, loaded):
+        await chat.send("second")
+        await chat.until(lambda: "1 message waiting" in chat.status(), "the queue")
+        loaded.set()
+        await chat.until(lambda: "✗" in chat.transcript() and chat.ready(), "why not")
+        await chat.until(lambda: "second" in chat.app.prompt.text, "the message")
+        assert "half a th" in chat.app.prompt.text
+        assert not session.messages
+
+
 async def test_commands_wait_in_the_input_for_the_end_of_loading() -> None:
     session = ScriptedSession()
     async with loading(session) as (chat, loaded):
