@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack, closing
 from dataclasses import replace
 
+from benchmarks.quick_advice import silent
 from localspec.bench import prompt_sets
 from localspec.bench.prompt_sets import BenchPrompt, BenchRequest
 from localspec.bench.result import OFF, BenchRun
@@ -30,8 +31,9 @@ from localspec.engine.llama import machine
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements.tuning import tune
+from localspec.loading.results import ExactnessCost
 
-EACH, FREE = 8, 0.03
+EACH = 8
 EXACT_OFF = f"exact {OFF}"
 WAYS = {"usual": False, "exact": True}
 
@@ -54,7 +56,8 @@ def main() -> None:
             its = kept(runs, kind, manner)
             low, high = its.low or its.value, its.high or its.value
             taken = f"{1 - its.value:.1%} ({1 - high:.1%} to {1 - low:.1%})"
-            short = "FALLS SHORT" if known.exact_cost.free and 1 - its.value > FREE else ""
+            lost = ExactnessCost(1 - its.value, 0.0)
+            short = "FALLS SHORT" if known.exact_cost.free and not lost.free else ""
             said = f"{told:.1%}" if kind == "edit" or manner == OFF else ""
             cells = kind, manner, taken, said, short
             print(f"| {' | '.join(cells)} |")
@@ -109,10 +112,6 @@ def speed(run: BenchRun) -> float:
     """Tokens per second of an answer that is timed."""
     assert run.stats.tokens_per_second is not None
     return run.stats.tokens_per_second
-
-
-def silent(*_: object) -> None:
-    """Show no progress."""
 
 
 if __name__ == "__main__":

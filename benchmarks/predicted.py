@@ -25,6 +25,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Final
 
+from benchmarks.quick_advice import silent
 from benchmarks.real_draft import said
 from benchmarks.real_lookup import places
 from benchmarks.several import NOTHING, Answer, Look, Prices, speed
@@ -91,10 +92,6 @@ def compared(options: LoadRequest, tokens: int, repeats: int) -> Found:
         for row in report.on[0].kinds
         if (its := row.speedup) is not None
     }
-
-
-def silent(*_: object) -> None:
-    """Show no progress."""
 
 
 def simulated(session: Session, report: BenchReport) -> dict[str, float]:

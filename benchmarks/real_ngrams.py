@@ -8,10 +8,10 @@ beginning hold can be copied, by localspec's lookup with `--gamma auto` as well 
 cost what `benchmarks/real_curves.py` says; what a server adds to a round is left out, as are
 collisions of hashes.
 
-For every curve the script prints, by kind of text, tokens per baseline round by lookup, and over
-the best of llama-server's five settings (one of them drafts nothing), which is chosen and scored on
-the same answers; then over the one setting that is best for all kinds, as a server keeps one. No
-model is loaded; it takes some minutes:
+For every curve and kind of text the script prints the tokens per baseline round by lookup, and
+their ratio to those of the best of llama-server's five settings. One of these drafts nothing, and
+the best is chosen and scored on the same answers. The last column is the ratio to the one setting
+that is best for all kinds together. No model is loaded; it takes three minutes:
 
     uv run python -m benchmarks.real_ngrams [--only EPYC]
 """
@@ -49,9 +49,8 @@ class NgramMod:
     """Each n-gram has the one token that followed it last, which is looked up again and again.
 
     The prompt's n-grams are added at the start, those of the answer once more than 32 - n of them
-    are new.
-    After five drafts in a row of which less than a quarter was accepted, all are forgotten, and
-    the whole text is added anew.
+    are new. After five drafts in a row of which less than a quarter was accepted, all are
+    forgotten, and the whole text is added anew.
     """
 
     def __init__(self, prompt: Tokens, n: int = 24, least: int = 48, most: int = 64) -> None:
