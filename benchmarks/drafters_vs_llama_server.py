@@ -1,7 +1,7 @@
 """Automatic drafting on a real model: against no drafting, and against llama-server at its best.
 
-    uv run python -m benchmarks.drafters_vs_llama_server --binary build/bin/llama-server
-        --target T.gguf [--draft D.gguf] [--temperature 0.8] --output table.md
+    uv run python -m benchmarks.drafters_vs_llama_server --target T.gguf [--draft D.gguf]
+        [--binary build/bin/llama-server] [--temperature 0.8] [--kinds edit,chat] --output table.md
 
 Build llama-server of llama-cpp-python's own source with the same compiler, so that both programs
 run the same kernels (cmake -B build vendor/llama.cpp, then cmake --build build -t llama-server).
@@ -14,10 +14,10 @@ noise.
 
 The first questions of every kind choose the best of llama-server's settings, the others score it
 (where there are no others, the same questions do, which favours llama-server); a setting that is a
-tenth slower than the best of its kind after four questions is not asked again. At temperatures
-above 0 only localspec is asked, with one seed. The figures are those that a client sees: tokens a
-second after the first, and seconds until the first. `ngram-mod` remembers other requests, so its
-servers begin anew for every question.
+tenth slower than the best of its kind after four questions is not asked again. Without --binary,
+and at temperatures above 0, where one seed draws, only localspec is asked. The figures are those
+that a client sees: tokens a second after the first, and seconds until the first. `ngram-mod`
+remembers other requests, so its servers begin anew for every question.
 
 It prints how many hours are left, stops after `--minutes`, and goes on from the JSON next to
 `--output`.
@@ -149,7 +149,7 @@ def opened(given: argparse.Namespace) -> Iterator[dict[str, Server]]:
             words = ("--draft", drafts if name == AUTO else "none")
             one = Serving("-t", threads, "-c", CONTEXT, *words, pair=str(target))
             servers[name] = ready(stack.enter_context(one).port)
-        its = {} if given.temperature else drafters(draft, given.threads, given.lengths.split(","))
+        its = {} if own(given) else drafters(draft, given.threads, given.lengths.split(","))
         for name, drafting in its.items():
             begin = partial(llama_server, given.binary, target, threads, drafting)
             anew = any("ngram-mod" in word for word in drafting)
@@ -157,11 +157,18 @@ def opened(given: argparse.Namespace) -> Iterator[dict[str, Server]]:
         yield servers
 
 
+def own(given: argparse.Namespace) -> bool:
+    """Whether localspec's servers alone are asked."""
+    return given.binary is None or given.temperature > 0
+
+
 def prompts(model: Model, each: Mapping[str, int]) -> dict[str, list[str]]:
     """The first turns of `each` questions of every kind, under the target's own chat template."""
     render = Jinja2ChatFormatter(model.chat_template or "", eos_token="", bos_token="")
-    found: dict[str, list[str]] = {kind: [] for kind in KINDS}
+    found: dict[str, list[str]] = {kind: [] for kind in each}
     for one in questions(4 * max(each.values()), seed=SEED):
+        if one.kind not in each:
+            continue
         prompt = render(messages=[{"role": "user", "content": one.turns[0]}]).prompt
         ids = model.tokenize(prompt, add_special=True, parse_special=True)
         if len(ids) <= MOST_PROMPT and len(found[one.kind]) < each[one.kind]:
@@ -202,10 +209,11 @@ def measure(
 ) -> Iterator[Asked]:
     """Ask the questions that are not in `runs`, until the time is over."""
     until, luck = time.monotonic() + 60 * given.minutes, random.Random(len(runs))
-    each = {kind: given.copying if kind in COPYING else given.others for kind in KINDS}
+    kinds = given.kinds.split(",")
+    each = {kind: given.copying if kind in COPYING else given.others for kind in kinds}
     drawn = prompts(model, each)
     known = {(run.at, run.kind) for run in runs}
-    left = [(at, kind) for at in range(max(each.values())) for kind in KINDS if at < each[kind]]
+    left = [(at, kind) for at in range(max(each.values())) for kind in kinds if at < each[kind]]
     left = [one for one in left if one not in known]
     for n, (at, kind) in enumerate(left):
         if time.monotonic() > until:
@@ -285,7 +293,7 @@ def table(runs: Sequence[Asked]) -> str:
         cells = [f"{rate(runs, kind, AUTO):.1f}", interval(ratios(of, BASELINE))]
         cells += [interval(ratios(of, BASELINE, AGAIN)), interval(later), its, interval(theirs)]
         lines.append(f"| {kind} | {' | '.join(cells)} |")
-    for name, found in pooled.items():
+    for name, found in pooled.items() if any(pooled.values()) else ():
         lines.append(f"| {name} | | | | | | {interval(found, geometric=True)} |")
     for name, tokens in (("80 tokens and more", _LONG), ("10 to 40 tokens", _SHORT)):
         both = [low(ratios(runs, BASELINE, arm, tokens)) for arm in (AUTO, AGAIN)]
@@ -298,21 +306,25 @@ def report(runs: Sequence[Asked], given: argparse.Namespace) -> str:
     drafts = f"draft {given.draft.name} and prompt lookup" if given.draft else "prompt lookup"
     said = (
         f"Target {given.target.name}, {drafts}, temperature {given.temperature:g}, {given.threads}"
-        f" threads, answers of at most {given.tokens} tokens, {len(runs)} questions, of which the"
-        f" first {given.choosing} (where text is copied) or {given.choosing // 2} of each kind"
-        " choose among llama-server's settings."
+        f" threads, answers of at most {given.tokens} tokens, {len(runs)} questions"
     )
-    return "\n\n".join((said, table(runs), machine())) + "\n"
+    if not own(given):
+        said += (
+            f", of which the first {given.choosing} (where text is copied) or"
+            f" {given.choosing // 2} of each kind choose among llama-server's settings"
+        )
+    return "\n\n".join((f"{said}.", table(runs), machine())) + "\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--binary", type=Path, required=True)
+    parser.add_argument("--binary", type=Path, help="llama-server; without it localspec alone")
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--draft", type=Path, help="without one, both copy what repeats")
     parser.add_argument("--lengths", default="1,2,3,4", help="of llama-server's draft model")
     parser.add_argument("--copying", type=int, default=32, help="questions of each such kind")
     parser.add_argument("--others", type=int, default=12, help="questions of each other kind")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="of text")
     parser.add_argument("--choosing", type=int, default=8, help="of them, elsewhere half as many")
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--tokens", type=int, default=320)

@@ -152,6 +152,16 @@ def test_split_models_are_read_whole(tmp_path: Path) -> None:
     assert "one of 3 parts" in failure(renamed).message
 
 
+def test_a_name_that_counts_no_parts_is_a_name_like_any_other() -> None:
+    assert gguf.split_names("m-00001-of-00000.gguf") == ["m-00001-of-00000.gguf"]
+    assert gguf.split_names("m-00001-of-00002.gguf")[1] == "m-00002-of-00002.gguf"
+
+
+def test_a_tensor_without_dimensions_has_one_element_as_in_ggml() -> None:
+    (one,) = parse(ggufs.header([], [ggufs.tensor("t", (), 0, 0)]) + bytes(32)).tensors
+    assert (one.shape, one.n_bytes) == ((1,), 4)
+
+
 # --- what is refused --------------------------------------------------------------------------
 
 

@@ -263,7 +263,7 @@ def test_show_says_what_list_expects_of_a_pair_and_needs_no_network_for_it(
     speeds = next(one for one in listed if one["name"] == "qwen3-8b")["tokens_per_second"]
     done = hub_world.run("show", "qwen3-8b", "--no-scan")
     assert done.code == 0
-    assert "offline mode is on; the catalogue knows this much" in done.err
+    assert "offline mode is on; this much is known" in done.err
     assert f"about {speeds['plain']:.1f} tokens/s" in done.out
     assert "Qwen/Qwen3-8B-GGUF" in done.out
     assert hub_world.run("show", "nobody/nothing", "--no-scan").code == 1

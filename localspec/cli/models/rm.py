@@ -5,7 +5,9 @@ from __future__ import annotations
 import click
 
 from localspec import formats
-from localspec.errors import UsageError
+from localspec.cli.interrupt import raising
+from localspec.cli.standard_streams import ProgressLine
+from localspec.errors import Cancelled, Ended, UsageError
 from localspec.pairs.disk import folders
 from localspec.pairs.disk.remove import Removal, remove, remove_all
 from localspec.pairs.hub.retries import RetryPolicy
@@ -21,15 +23,19 @@ def command(pair: str | None, every: bool) -> None:
     """Remove a pair and those of its files that no other pair uses."""
     if every == (pair is not None):
         raise UsageError("rm needs the name of a pair, or --all", "Run: localspec list")
-    if pair is not None:
-        _tell(remove(pair, RetryPolicy()))
+    line = ProgressLine()
+    retries = RetryPolicy(note=line.update)
+    try:
+        with raising():
+            _remove(pair, retries, line)
+    except KeyboardInterrupt as error:
+        line.clear()
+        click.echo("stopped; the same command removes what is left", err=True)
+        raise error if isinstance(error, Ended) else Cancelled from None
+    finally:
+        line.clear()
+    if not every:
         return
-    removed = False
-    for removal in remove_all(RetryPolicy()):
-        removed = True
-        _tell(removal)
-    if not removed:
-        click.echo("no pair is installed")
     for path, holds in (
         (folders.data_folder(), "conversations and what was trained here"),
         (folders.config_folder(), "settings"),
@@ -37,6 +43,22 @@ def command(pair: str | None, every: bool) -> None:
     ):
         if path.exists():
             click.echo(f"stays: {unbroken(str(path))} ({holds})")
+
+
+def _remove(pair: str | None, retries: RetryPolicy, line: ProgressLine) -> None:
+    """Remove a pair, or all, and tell it."""
+    if pair is not None:
+        removal = remove(pair, retries)
+        line.clear()
+        _tell(removal)
+        return
+    removed = False
+    for removal in remove_all(retries):
+        removed = True
+        line.clear()
+        _tell(removal)
+    if not removed:
+        click.echo("no pair is installed")
 
 
 def _tell(removal: Removal) -> None:

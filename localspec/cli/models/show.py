@@ -64,7 +64,7 @@ def command(
         row = next((row for row in rows if row.name == pair.lower()), None)
         if row is None or as_json or draft not in (None, AUTO):
             raise
-        click.echo(f"{error.message}; the catalogue knows this much:", err=True)
+        click.echo(f"{error.message}; this much is known:", err=True)
         _print(_listed_lines(row))
         return
     named = [] if draft in (None, AUTO) else ["--draft", str(draft)]
@@ -154,14 +154,15 @@ def _expected_lines(known: RankedPair) -> list[str]:
 
 
 def _listed_lines(row: ListedPair) -> list[str]:
-    """What is known of a curated pair whose files cannot be looked at."""
-    entry = catalogue.pairs()[row.name]
+    """What is known of a pair whose files cannot be looked at."""
+    entry = catalogue.pairs().get(row.name)
+    curated = _curated_lines(entry, row.evidence) if entry else []
     return [
         f"pair        {row.name}, {row.state}, {formats.size(row.n_bytes)}",
         f"target      {row.target}",
         f"draft       {row.draft}",
         f"memory      {row.fit.words}",
         f"licence     {row.licence or 'not stated'}",
-        *_curated_lines(entry, row.evidence),
+        *curated,
         *_expected_lines(ranking.ranked([row], ranking.recall())[0]),
     ]

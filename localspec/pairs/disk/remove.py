@@ -21,6 +21,8 @@ from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.names import catalogue, resolver
 from localspec.pairs.names.reserved_names import STARTER
 
+_USED_BY_A_PROGRAM = 32  # Windows's ERROR_SHARING_VIOLATION
+
 
 @dataclass(frozen=True, slots=True)
 class Removal:
@@ -192,18 +194,23 @@ def _delete_models(pair: InstalledPair, retries: RetryPolicy) -> tuple[int, list
     """Delete files that nothing else uses; return the bytes freed, and what is kept and why."""
     freed, kept = 0, []
     for model in pair.models:
-        names = model.files if model.repo else model.paths
-        for file_name, path in zip(names, map(Path, model.paths), strict=False):
+        for at, path in enumerate(map(Path, model.paths)):
             keep = _reason_to_keep(model, path)
             if keep:
                 kept.append(f"{path}: {keep}")
             elif not model.repo:
                 with _deleting(path):
                     freed += _unlink(path)
-            else:
-                file = RemoteFile(model.repo, model.commit, file_name, 0, folders.real(path).name)
-                freed += _delete(file, retries)
+            elif at < len(model.files):
+                freed += _delete(_remote(model, at), retries)
     return freed, kept
+
+
+def _remote(model: InstalledModel, at: int) -> RemoteFile:
+    """One file of a model from the Hub; its etag is known although its link may be gone."""
+    path, digest = Path(model.paths[at]), "".join(model.sha256[at : at + 1])
+    etag = digest or hub_cache.etag_of(path) or path.name
+    return RemoteFile(model.repo, model.commit, model.files[at], 0, etag)
 
 
 def used_bytes() -> int:
@@ -231,14 +238,19 @@ def _reason_to_keep(model: InstalledModel, path: Path) -> str:
     # Compare resolved paths: the cache may have been reached through a link.
     if not folders.real(path.parent).is_relative_to(folders.real(hub_cache.cache_folder())):
         return "it lies outside the present Hub cache"
-    snapshots = folders.real(hub_cache.repo_folder(model.repo)) / "snapshots"
     for pair in installed.all_pairs():
         for other in (Path(other) for one in pair.models for other in one.paths):
-            # The repository may have the same bytes under another name, which keeps them.
-            own_name = _place(other) != _place(path) and snapshots in _place(other).parents
+            # The cache may have the same bytes under another name, which keeps them.
+            own_name = _place(other) != _place(path) and _is_cached_name(_place(other))
             if folders.real(path) == folders.real(other) and not own_name:
                 return f"the pair {pair.name} uses it"
     return ""
+
+
+def _is_cached_name(place: Path) -> bool:
+    """Whether this is a name that the cache gives a file, and not the file itself."""
+    cache = folders.real(hub_cache.cache_folder())
+    return place.is_relative_to(cache) and "snapshots" in place.relative_to(cache).parts[1:2]
 
 
 def _reason_to_keep_local(path: Path) -> str:
@@ -257,9 +269,9 @@ def _deleting(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise LocalspecError(
-            f"{path} cannot be deleted: {error.strerror}", "Check its folder's permissions."
-        ) from None
+        used = getattr(error, "winerror", None) == _USED_BY_A_PROGRAM
+        remedy = "Close the program that uses it." if used else "Check its folder's permissions."
+        raise LocalspecError(f"{path} cannot be deleted: {error.strerror}", remedy) from None
 
 
 def _place(path: Path) -> Path:
@@ -271,22 +283,23 @@ def _delete(file: RemoteFile, retries: RetryPolicy) -> int:
     """Delete a file's name, and its bytes if no other name links to them; return bytes freed."""
     hub.require_safe(file)
     pointer, blob = hub_cache.snapshot_path(file), hub_cache.blob_path(file)
+    waits = f"waiting for another process that uses {file.name}"
     with _deleting(pointer):
-        with hub_cache.locked(file, retries):
-            size = _unlink(pointer)
-            freed = size if not blob.exists() else 0
+        with hub_cache.locked(file, retries, lambda: retries.note(waits)):
             snapshots, real = hub_cache.repo_folder(file.repo) / "snapshots", folders.real(blob)
-            links = (path for path in snapshots.rglob("*") if path.is_symlink())
-            if not any(folders.real(link) == real for link in links):
-                freed += _unlink(blob)
-            freed += _unlink(download.part_path(file))
+            others = (path for path in snapshots.rglob("*") if path.is_symlink())
+            freed = 0
+            # The bytes come first: Windows does not let them go while a program uses them.
+            if not any(folders.real(link) == real for link in others if link != pointer):
+                freed += hub_cache.delete_blob(file)
+            freed += _unlink(pointer) + _unlink(download.part_path(file))
         _tidy(file)
     return freed
 
 
 def _unlink(path: Path) -> int:
-    """Delete a name, if it is there; return the size of its file."""
-    size = folders.regular_size(path) or 0
+    """Delete a name, if it is there; return the bytes that this frees."""
+    size = 0 if path.is_symlink() else folders.regular_size(path) or 0
     path.unlink(missing_ok=True)
     return size
 

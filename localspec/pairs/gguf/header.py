@@ -39,7 +39,9 @@ MAX_KEY_LENGTH: Final = 4096
 MAX_NAME_LENGTH: Final = 63  # GGML_MAX_NAME - 1
 MAX_DIMS: Final = 4  # GGML_MAX_DIMS
 LEAST_ALIGNMENT: Final = 32  # the least that llama.cpp takes (TENSOR_ALIGNMENT), and the default
-SPLIT_NAME: Final = re.compile(r"^(?P<stem>.+)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf$", re.I)
+SPLIT_NAME: Final = re.compile(
+    r"^(?P<stem>.+)-(?P<no>\d{5})-of-(?P<count>(?!0{5})\d{5})\.gguf$", re.I | re.ASCII
+)
 """File names of a split model: NAME-00001-of-00003.gguf and so on."""
 _INT64_MAX: Final = 2**63 - 1
 
@@ -436,16 +438,16 @@ def _read_tensor(cursor: HeaderCursor) -> TensorInfo:
     n_dims = cursor.number("I")
     if n_dims > MAX_DIMS:
         raise cursor.damaged(f"tensor {name!r} has {n_dims:,} dimensions")
-    shape = tuple(cursor.number("Q") for _ in range(n_dims))
+    shape = tuple(cursor.number("Q") for _ in range(n_dims)) or (1,)  # as ggml reads it
     kind = cursor.number("i")
     offset = cursor.number("Q")
     if kind not in GGML_TYPES:
         raise cursor.damaged(f"tensor {name!r} has the unknown type {kind}")
     type_name, block, block_bytes = GGML_TYPES[kind]
     elements = math.prod(shape)
-    if elements > _INT64_MAX or max(shape, default=0) > _INT64_MAX:
+    if elements > _INT64_MAX or max(shape) > _INT64_MAX:
         raise cursor.damaged(f"tensor {name!r} has an impossible shape")
-    if next(iter(shape), 1) % block:
+    if shape[0] % block:
         raise cursor.damaged(f"tensor {name!r} has rows that {type_name} cannot hold")
     return TensorInfo(name, shape, type_name, offset, elements // block * block_bytes)
 

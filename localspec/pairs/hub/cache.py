@@ -96,6 +96,17 @@ def snapshot_path(file: RemoteFile) -> Path:
     return repo_folder(file.repo) / "snapshots" / file.commit / file.name
 
 
+def etag_of(path: Path) -> str:
+    """The etag of a file in the cache, from its link; empty where the cache has no links.
+
+    The blob may itself link to bytes that all repositories share, under another hash.
+    """
+    try:
+        return path.readlink().name
+    except OSError:
+        return ""
+
+
 def has_blob(file: RemoteFile) -> bool:
     """Whether the cache has all bytes of the file."""
     return folders.regular_size(blob_path(file)) == file.size
@@ -106,6 +117,22 @@ def is_here(file: RemoteFile) -> bool:
     pointer = snapshot_path(file)
     plain = not pointer.is_symlink()
     return has_blob(file) or (plain and folders.regular_size(pointer) == file.size)
+
+
+def delete_blob(file: RemoteFile) -> int:
+    """Delete the file's bytes if they are there; return the bytes that this frees.
+
+    Bytes that repositories share stay until none links to them, as the library counts.
+    """
+    from huggingface_hub.utils import _shared_blobs
+
+    blob = blob_path(file)
+    shared = _shared_blobs.shared_blob_target(blob, cache_folder())
+    freed = 0 if blob.is_symlink() else folders.regular_size(blob) or 0
+    blob.unlink(missing_ok=True)
+    if shared is not None:
+        freed += _shared_blobs.sweep_shared_blob(shared, cache_dir=cache_folder())
+    return freed
 
 
 @contextlib.contextmanager
@@ -157,17 +184,26 @@ def publish(file: RemoteFile, complete: Path | None, revision: str) -> None:
 
 
 def note_revision(file: RemoteFile, revision: str) -> None:
-    """Record that `revision`, a branch or a tag, points to the file's commit."""
-    if revision != file.commit:
-        ref = repo_folder(file.repo) / "refs" / revision
-        ref.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(ref, file.commit)
+    """Record that `revision`, a branch or a tag, points to the file's commit.
+
+    All who use the cache may read it, as far as its folder lets them.
+    """
+    if revision == file.commit:
+        return
+    ref = repo_folder(file.repo) / "refs" / revision
+    with contextlib.suppress(OSError, ValueError):
+        if ref.read_text(encoding="ascii") == file.commit:
+            return
+    ref.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(ref, file.commit)
+    ref.chmod(ref.parent.stat().st_mode & 0o666)
 
 
 def _link(pointer: Path, blob: Path, *, alone: bool) -> None:
     """Make `pointer` a link to `blob`; without links, a copy, or the `blob` moved if `alone`."""
     from huggingface_hub.file_download import _create_symlink
 
+    pointer.parent.mkdir(parents=True, exist_ok=True)  # `rm` of another file may have taken it away
     _create_symlink(str(blob), str(pointer), new_blob=alone)
 
 

@@ -120,9 +120,12 @@ def fetch(
 
 
 def _disk_error(file: RemoteFile, error: OSError) -> HubError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):  # disk, quota, file size
-        kept = f"{formats.size(part_size(file))} of {file.name} ({formats.size(file.size)})"
-        return NotEnoughDisk(f"the disk is full: {kept} are kept", f"Make room. {CONTINUES}")
+    kept = f"{formats.size(part_size(file))} of {file.name} ({formats.size(file.size)}) are kept"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):  # disk, quota
+        return NotEnoughDisk(f"the disk is full: {kept}", f"Make room. {CONTINUES}")
+    if error.errno == errno.EFBIG:  # as on FAT32 from 4 GB
+        other = "Set HF_HOME to a folder on another disk, or allow larger files (ulimit -f)."
+        return NotEnoughDisk(f"no file may be as large on this disk: {kept}", other)
     where = f"{file.name} cannot be written to {hub_cache.cache_folder()}"
     remedy = "Check the folder's permissions, or set HF_HOME to another."
     return HubError(f"{where}: {error.strerror or error}", remedy)

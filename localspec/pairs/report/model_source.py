@@ -209,12 +209,12 @@ def _from_cache(reference: Reference, paths: list[Path]) -> ModelSource:
             commit,
             path.relative_to(snapshots / commit).as_posix(),
             path.stat().st_size,
-            path.resolve().name if path.is_symlink() else _own_sha256(path),
+            hub_cache.etag_of(path) or _own_sha256(path),
         )
         for path in paths
     )
-    revision = reference.revision or "main"
-    return replace(local(paths[0]), paths=tuple(paths), files=files, revision=revision)
+    # By its commit: what a branch now points to is not known.
+    return replace(local(paths[0]), paths=tuple(paths), files=files, revision=commit)
 
 
 def from_record(model: InstalledModel, retries: RetryPolicy) -> ModelSource:
@@ -237,7 +237,11 @@ def from_record(model: InstalledModel, retries: RetryPolicy) -> ModelSource:
     files = tuple(
         # A file kept in git itself has no sha256 in the record; the name of its blob identifies it.
         RemoteFile(
-            model.repo, model.commit, name, path.stat().st_size, digest or path.resolve().name
+            model.repo,
+            model.commit,
+            name,
+            path.stat().st_size,
+            digest or hub_cache.etag_of(path) or path.name,
         )
         for name, path, digest in zip(model.files, found.paths, model.sha256, strict=False)
     )

@@ -1,0 +1,163 @@
+"""The Hub cache as others leave it: shared bytes, missing links, another program at work."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+from huggingface_hub import hf_hub_download
+from huggingface_hub.utils import _shared_blobs
+
+from localspec.errors import NotEnoughDisk
+from localspec.pairs.disk import installed
+from localspec.pairs.hub import cache as hub_cache
+from localspec.pairs.hub import client as hub
+from localspec.pairs.hub import download
+from localspec.pairs.hub.cache import RemoteFile
+from localspec.pairs.hub.download import FileProgress
+from localspec.pairs.hub.retries import RetryPolicy
+from localspec.pairs.names import resolver
+from tests.support import ggufs
+from tests.support.hub_server import Repo, wait_for
+from tests.support.hub_world import World
+
+NAME = "big-Q4_K_M.gguf"
+SHARED = "5e" * 32
+ALONE = ("--draft", "none")
+
+
+@pytest.fixture
+def repo(hub_world: World) -> Repo:
+    """A repository with a target of 2 MB."""
+    return hub_world.server.add("ann/Big-GGUF", {NAME: ggufs.model(n_bytes=2_000_000 // 32 * 32)})
+
+
+def remote(repo: Repo) -> RemoteFile:
+    return RemoteFile(repo.name, repo.commit, NAME, repo.size(NAME), repo.etag(NAME))
+
+
+def share(repo: Repo, world: World) -> Path:
+    """Fetch a file as the library does from Xet: its bytes go where all repositories look."""
+    hf_hub_download(repo.name, NAME)
+    blob = hub_cache.blob_path(remote(repo))
+    shared = _shared_blobs.publish_blob_to_shared_store(
+        blob_path=str(blob), xet_hash=SHARED, cache_dir=world.cache, expected_size=repo.size(NAME)
+    )
+    assert shared
+    assert blob.is_symlink()
+    return _shared_blobs.shared_blob_path(world.cache, SHARED)
+
+
+def test_bytes_that_repositories_share_are_pulled_offline_and_freed_with_the_last(
+    hub_world: World, repo: Repo
+) -> None:
+    share(repo, hub_world)
+    other = hub_world.server.add("bob/Same-GGUF", dict(repo.files))
+    bytes_ = share(other, hub_world)
+    for one, name in ((repo, "one"), (other, "two")):
+        arguments = ("pull", one.name, *ALONE, "--name", name)
+        offline = hub_world.run_outside(*arguments, HF_HUB_OFFLINE="1")
+        assert offline.code == 0, offline.err
+        assert installed.find(name).target.sha256 == (one.sha256(NAME),)  # type: ignore[union-attr]
+    assert "removed one: 0 bytes freed" in hub_world.run("rm", "one").out
+    assert not hub_cache.repo_folder(repo.name).exists()
+    assert resolver.resolve("two").target.exists()
+    done = hub_world.run("rm", "two").out
+    assert "removed two: 2 MB freed" in done
+    assert not bytes_.exists()
+
+
+def test_rm_while_a_file_of_the_same_commit_comes_costs_nothing(
+    hub_world: World, repo: Repo
+) -> None:
+    file = remote(repo)
+
+    def tidy(progress: FileProgress) -> None:
+        """Take the folder away, as `rm` does with an empty one."""
+        if progress.phase == "fetching":
+            shutil.rmtree(hub_cache.snapshot_path(file).parent, ignore_errors=True)
+
+    assert download.fetch(file, "main", RetryPolicy(), tidy).stat().st_size == file.size
+
+
+def test_rm_frees_bytes_and_parts_whose_link_is_gone(hub_world: World, repo: Repo) -> None:
+    assert hub_world.run("pull", repo.name, *ALONE).code == 0
+    resolver.resolve("big").target.unlink()
+    download.part_path(remote(repo)).write_bytes(bytes(10_000))
+    assert "2.01 MB freed" in hub_world.run("rm", "big").out
+    assert hub_world.blobs(repo.name) == {}
+
+
+def test_an_interrupt_of_rm_forgets_nothing(hub_world: World, repo: Repo) -> None:
+    assert hub_world.run("pull", repo.name, *ALONE).code == 0
+    with hub_cache.locked(remote(repo), RetryPolicy()):
+        process = hub_world.start("rm", "big")
+        logs = hub_world.home.parent
+        wait_for(lambda: any("waiting" in log.read_text() for log in logs.glob("log-*")))
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGINT)
+        process.join(20)
+    assert process.exitcode == 130
+    (log,) = logs.glob("log-*")
+    assert "waiting for another process that uses big-Q4_K_M.gguf" in log.read_text()
+    assert "the same command removes what is left" in log.read_text()
+    assert installed.find("big") is not None
+    assert "2 MB freed" in hub_world.run("rm", "big").out
+
+
+def test_show_without_a_network_says_what_is_known_of_a_pair_that_lost_its_file(
+    hub_world: World, repo: Repo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert hub_world.run("pull", repo.name, *ALONE, "--name", "mine").code == 0
+    resolver.resolve("mine").target.unlink()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    done = hub_world.run("show", "mine", "--no-scan")
+    assert done.code == 0, done.err
+    assert "offline mode is on; this much is known" in done.err
+    assert re.search(r"target +ann/Big-GGUF", done.out)
+    assert "dialect" not in done.out
+
+
+def test_a_pull_without_a_network_leaves_the_branch_where_it_is(
+    hub_world: World, repo: Repo
+) -> None:
+    assert hub_world.run("pull", repo.name, *ALONE).code == 0
+    ref = hub_cache.repo_folder(repo.name) / "refs" / "main"
+    ref.write_text("f" * 40)
+    again = hub_world.run_outside("pull", repo.name, *ALONE, HF_HUB_OFFLINE="1")
+    assert again.code == 0, again.err
+    assert ref.read_text() == "f" * 40
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are no such modes")
+def test_a_branch_can_be_read_by_those_who_can_read_the_cache(hub_world: World, repo: Repo) -> None:
+    assert hub_world.run("pull", repo.name, *ALONE).code == 0
+    ref = hub_cache.repo_folder(repo.name) / "refs" / "main"
+    assert ref.stat().st_mode & 0o777 == ref.parent.stat().st_mode & 0o666
+    before = ref.stat().st_ino
+    assert hub_world.run("pull", repo.name, *ALONE).code == 0
+    assert ref.stat().st_ino == before
+
+
+def test_a_repository_has_one_spelling(hub_world: World, repo: Repo) -> None:
+    hub_world.server.repos["Ann/big-gguf"] = repo
+    assert hub_world.run("pull", "Ann/big-gguf", *ALONE, "--name", "one").code == 0
+    assert [folder.name for folder in hub_cache.repo_folders()] == ["models--ann--Big-GGUF"]
+
+
+def test_no_room_and_no_file_that_large_are_told_apart(
+    repo: Repo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, words in ((errno.ENOSPC, "the disk is full"), (errno.EFBIG, "as large on this")):
+
+        def fail(*_: object, number: int = number, **__: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(hub, "receive_file", fail)
+        with pytest.raises(NotEnoughDisk, match=words):
+            download.fetch(remote(repo), "main", RetryPolicy(), lambda _: None)
