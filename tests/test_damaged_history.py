@@ -320,11 +320,24 @@ def test_a_conversation_whose_file_is_deleted_is_kept_whole_in_a_new_one(tmp_pat
 def test_a_store_that_another_program_rescues_is_not_taken_for_deleted(tmp_path: Path) -> None:
     path = tmp_path / "conversations.db"
     with closing(Store(path)) as store:
-        (tmp_path / ".rescue.x").mkdir()
+        (tmp_path / ".rescue.x").mkdir()  # left by a program that was killed
         path.rename(tmp_path / "aside.db")
-        assert not store.is_elsewhere()
-        (tmp_path / ".rescue.x").rmdir()
+        with rescue._alone(path):
+            assert not store.is_elsewhere()
         assert store.is_elsewhere()
+
+
+def test_what_a_killed_rescue_left_goes_with_the_next(
+    damaged: sqlite3.Connection, sound: Sound, tmp_path: Path
+) -> None:
+    path = tmp_path / "conversations.db"
+    damaged.close()
+    blanks(path, random.Random(1))
+    left = tmp_path / ".rescue.x"
+    left.mkdir()
+    (left / "old.db").write_bytes(path.read_bytes())
+    assert rescue.rescue(path) is not None
+    assert not list(tmp_path.glob(".rescue.*"))
 
 
 def test_two_programs_put_one_damaged_file_aside_once(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import math
 import os
@@ -148,6 +150,20 @@ def test_the_list_is_searched_by_words_and_their_beginnings(user: Callable[[], S
     hit = one.store_thread.ask(lambda s: s.listed("danube")).result(10)[0]
     assert "Danube" in hit.found
     assert hit.messages == 2
+
+
+def test_words_are_found_in_scripts_that_put_no_space_between_them(
+    user: Callable[[], StoreUser],
+) -> None:
+    one = user()
+    one.turn("天气", "你好世界，今天天气很好。")
+    one.record.fresh()
+    one.turn("Thai", "สวัสดีชาวโลก")
+    assert one.titles("世界") == one.titles("世界 很好") == ["天气"]
+    assert one.titles("ชาวโลก") == ["Thai"]
+    assert one.titles("世上") == []
+    hit = one.store_thread.ask(lambda s: s.listed("世界")).result(10)[0]
+    assert "你好世界" in hit.found
 
 
 def test_a_message_that_came_to_nothing_is_found_by_no_search(
@@ -641,6 +657,41 @@ def test_an_export_is_imported_as_a_conversation_of_its_own(
     assert len(text.rpartition("\n\n")[2].splitlines()) == 1  # the comment, the last line
     with pytest.raises(ConversationError, match="exists already"):
         import_export.write_file(stored, "md", tmp_path / "c.md")
+
+
+def test_half_a_letter_in_an_export_is_replaced_and_one_id_twice_is_damage() -> None:
+    said = [{"id": 1, "parent": None, "role": "user", "content": "a\ud800b"}]
+    document = {"format": import_export.FORMAT, "version": import_export.VERSION, "messages": said}
+    stored = import_export.from_text(json.dumps(document))
+    assert [node.message.content for node in stored.tree.path()] == ["a?b"]
+    with pytest.raises(ConversationError, match="two messages have one id"):
+        import_export.from_text(
+            json.dumps({**document, "messages": [*said, {**said[0], "id": "1"}]})
+        )
+
+
+def test_an_export_for_which_there_is_no_room_leaves_nothing(
+    user: Callable[[], StoreUser], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = user()
+    one.turn("q", "a")
+    stored = one.store_thread.ask(lambda s: s.load(one.record.header.id)).result(10)
+
+    def full(self: io.TextIOWrapper) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    class Full(io.TextIOWrapper):
+        flush = full
+
+    def opened(path: Path, mode: str, **_: object) -> Full:
+        return Full(io.FileIO(path, mode))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", opened)
+        with pytest.raises(ConversationError, match="No space left"):
+            import_export.write_file(stored, "json", tmp_path / "c.json")
+    assert not (tmp_path / "c.json").exists()
+    assert import_export.write_file(stored, "json", tmp_path / "c.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -198,6 +198,36 @@ async def test_esc_stops_the_question_and_a_running_tool(tmp_path: Path) -> None
         await chat.until(lambda: "After." in chat.transcript() and chat.ready())
 
 
+async def test_what_has_run_is_named_if_the_turn_ends_before_the_model_knows(
+    tmp_path: Path,
+) -> None:
+    async with with_tools(tmp_path, f"{calling()}{calling('files__write')}") as (chat, process, _):
+        await chat.send("both?")
+        await asked(chat)
+        await chat.press("down", "enter")
+        await chat.until(lambda: len(process.ran) == 1)
+        await asked(chat)
+        await chat.press("escape")
+        await chat.until(chat.ready)
+        assert "begun before the turn ended: files: read" in chat.transcript()
+        assert "The model does not know the results." in chat.transcript()
+
+
+async def test_an_entry_that_is_left_out_is_not_replaced_and_can_be_removed(
+    tmp_path: Path,
+) -> None:
+    async with with_tools(tmp_path) as (chat, _, tools):
+        odd = {"command": "x", "env": {"PORT": 8080, "TOKEN": "t"}}
+        tools.file._change(lambda entries: entries.update(odd=odd))
+        before = tools.file.path.read_text()
+        await chat.send("/mcp add odd npx y")
+        await chat.until(lambda: "there is a server odd already" in chat.transcript())
+        assert tools.file.path.read_text() == before
+        await chat.send("/mcp remove odd")
+        await chat.until(lambda: "the server odd is removed" in chat.transcript())
+        assert tools.file.names() == ["files"]
+
+
 @pytest.mark.parametrize("answer", ["once", "always", "never"])
 async def test_a_server_that_dies_while_the_question_stands_runs_nothing(
     tmp_path: Path, answer: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import os
 import stat
 import threading
 from pathlib import Path
@@ -204,6 +205,41 @@ def test_a_yes_is_bound_to_the_definition_and_the_difference_is_shown(
     assert not known.allowed(FILES, now)
     assert f'+ "{next(iter(change))}"' in known.changes(FILES, now)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_yes_is_bound_to_the_folder_and_to_what_variables_stand_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = Permissions(tmp_path / "yes.json")
+    notes, work = tmp_path / "notes", tmp_path / "work"
+    for folder in (work, notes):
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+    known.allow(FILES, READ)
+    monkeypatch.chdir(work)
+    assert not known.allowed(FILES, READ)
+    assert str(work) in known.changes(FILES, READ)
+    known.allow(FILES, READ)
+    monkeypatch.chdir(notes)
+    assert known.allowed(FILES, READ)  # both stay
+    named = structs.replace(FILES, args=("${PROJECT}", "${OTHER:-x}"))
+    monkeypatch.setenv("PROJECT", "secret")
+    known.allow(named, READ)
+    assert known.allowed(named, READ)
+    assert "secret" not in (tmp_path / "yes.json").read_text()
+    monkeypatch.setenv("PROJECT", "another")
+    assert not known.allowed(named, READ)
+    monkeypatch.setenv("PROJECT", os.fsdecode(b"\xe9"))
+    assert not known.allowed(named, READ)
+    with pytest.raises(UsageError, match="not UTF-8"):
+        named.expanded("files", os.environ)
+    known.forget(READ.server)
+    assert not known.changes(FILES, READ)
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert not known.allowed(FILES, READ)
 
 
 def test_no_yes_without_one(tmp_path: Path) -> None:

@@ -138,7 +138,11 @@ class DraftModels:
             else:
                 undo.pop_all()
         models = [self.pair.drafts[name] for name in self.pair.models]
-        return self._all._replace(made_by=made_by(self.pair, models) if models else "")
+        try:
+            made = made_by(self.pair, models) if models else ""
+        except OSError:  # a file is gone since: stored caches cannot be told apart
+            made = ""
+        return self._all._replace(made_by=made)
 
     def keep(self) -> None:
         """Store what rounds have shown about costs."""

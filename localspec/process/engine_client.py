@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import subprocess
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -321,4 +322,5 @@ class JobClient:
     def close(self) -> None:
         """End the engine and give up its work."""
         self._transport.shut_down()
-        self._transport.join(_END_S)
+        with suppress(subprocess.TimeoutExpired):  # a process that nothing can end, as yet
+            self._transport.join(_END_S)

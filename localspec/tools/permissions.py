@@ -14,6 +14,7 @@ from localspec.tools.server_settings import ServerSettings
 from localspec.tools.tool_definitions import ToolDefinition, difference
 
 FILE = "tool_permissions.json"
+_IN = " in "
 
 
 class GrantedTool(Struct, frozen=True):
@@ -31,8 +32,9 @@ class GrantedTool(Struct, frozen=True):
 class Permissions:
     """The tools that may always run, in a file that only the user may read.
 
-    A yes holds for one server with one command, and for one definition of the tool: its name,
-    title, description, schemas and annotations. Where any of these has changed, there is no yes.
+    A yes holds for one server with one command in one folder, and for one definition of the tool:
+    its name, title, description, schemas and annotations. Where any of these has changed, there is
+    no yes.
 
     Args:
         path: the file; a damaged one counts as empty.
@@ -43,11 +45,16 @@ class Permissions:
 
     def allowed(self, settings: ServerSettings, tool: ToolDefinition) -> bool:
         """Whether the tool may run without being asked for."""
-        return self._read().get(tool.shown) == _now(settings, tool)
+        return self._read().get(_key(settings, tool)) == _now(settings, tool)
 
     def changes(self, settings: ServerSettings, tool: ToolDefinition) -> str:
         """What has changed since the tool was allowed, line by line; empty if it never was."""
-        before, now = self._read().get(tool.shown), _now(settings, tool)
+        known, now = self._read(), _now(settings, tool)
+        names = (tool.shown, f"{tool.shown}{_IN}")
+        elsewhere = (
+            one for key, one in known.items() if key == names[0] or key.startswith(names[1])
+        )
+        before = known.get(_key(settings, tool), next(elsewhere, None))
         if before is None or before == now:
             return ""
         found = (difference(before.server, now.server), difference(before.tool, now.tool))
@@ -59,7 +66,8 @@ class Permissions:
         Raises:
             OSError: the file cannot be written.
         """
-        private.write_json(self._path, self._read() | {tool.shown: _now(settings, tool)})
+        known = self._read()
+        private.write_json(self._path, known | {_key(settings, tool): _now(settings, tool)})
 
     def forget(self, server: str) -> None:
         """Withdraw every yes for the tools of a server.
@@ -79,6 +87,11 @@ class Permissions:
 
     def _read(self) -> dict[str, GrantedTool]:
         return private.read_json(self._path, dict[str, GrantedTool]) or {}
+
+
+def _key(settings: ServerSettings, tool: ToolDefinition) -> str:
+    """The tool, and the folder of its server: elsewhere a path such as ``.`` is another one."""
+    return f"{tool.shown}{_IN}{settings.folder}" if settings.folder else tool.shown
 
 
 def _now(settings: ServerSettings, tool: ToolDefinition) -> GrantedTool:

@@ -26,6 +26,7 @@ from localspec.tools.tool_messages import CallDone, CallTool, ServerGone, Server
 from localspec.tools.tool_results import text_of
 
 _MOST_PAGES = 32
+_STOPPED = "the call was stopped, or the server ended"
 _LIST_AGAIN_S = 1.0  # least seconds between two readings of a list, however often it changes
 _STREAM_S = 300.0  # the most seconds that a stream of events may be silent
 _SESSION = "mcp-session-id"
@@ -68,7 +69,13 @@ class ServerConnection:
         """Run a tool; `CallDone` follows."""
         task = asyncio.create_task(self._call(asked))
         self._calls[asked.number] = task
-        task.add_done_callback(lambda _: self._calls.pop(asked.number, None))
+
+        def over(done: asyncio.Task[None]) -> None:
+            self._calls.pop(asked.number, None)
+            if done.cancelled():  # before its first step
+                self._tell(CallDone(asked.number, _STOPPED, failed=True))
+
+        task.add_done_callback(over)
 
     def cancel(self, number: int) -> None:
         """Stop a call, if it is one of this server's."""
@@ -183,7 +190,7 @@ class ServerConnection:
         try:
             text, failed = await self._result(asked)
         except asyncio.CancelledError:
-            text, failed = "the call was stopped, or the server ended", True
+            text, failed = _STOPPED, True
         except Exception as error:
             text, failed = _why(error, self._settings.timeout), True
         self._tell(CallDone(asked.number, text, failed))

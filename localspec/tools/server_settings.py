@@ -10,9 +10,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shlex
 from collections.abc import Callable, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -22,7 +25,7 @@ from msgspec import Meta, Struct, structs
 
 from localspec import connections, private
 from localspec.errors import UsageError
-from localspec.safe_text import decoded, reason, safe
+from localspec.safe_text import decoded, encodable, reason, safe
 
 FILE = "mcp.json"
 _SERVERS = "mcpServers"
@@ -62,15 +65,30 @@ class ServerSettings(Struct, frozen=True, omit_defaults=True):
         """The command as a shell has it, or the URL."""
         return self.url or shlex.join([self.command, *self.args])
 
+    @property
+    def folder(self) -> str:
+        """The folder in which the command is run; empty for a URL, or if it is gone."""
+        try:
+            where = Path(_VARIABLE.sub(_meant, self.cwd)).absolute()
+        except OSError:
+            return ""
+        return "" if self.url else encodable(str(where))
+
     def identity(self) -> dict[str, Any]:
-        """What a permission applies to: a server's settings without switches and secret values."""
+        """What a permission applies to: a server's settings without switches and secret values.
+
+        Of variables in the command, its folder and the URL, it has a hash of what they stand for.
+        """
+        named = {"command": self.command, "args": list(self.args), "url": self.url}
+        text = json.dumps([named, self.cwd])
+        meant = _VARIABLE.sub(_meant, text).encode("utf-8", "surrogateescape")
+        values = {} if meant == text.encode() else {"values": sha256(meant).hexdigest()}
         return {
-            "command": self.command,
-            "args": list(self.args),
+            **named,
+            "cwd": self.folder,
             "env": sorted(self.env),
-            "cwd": self.cwd,
-            "url": self.url,
             "headers": sorted(self.headers),
+            **values,
         }
 
     def expanded(self, name: str, environment: Mapping[str, str]) -> ServerSettings:
@@ -90,6 +108,10 @@ class ServerSettings(Struct, frozen=True, omit_defaults=True):
                     f"the server {name} needs the environment variable {match[1]}",
                     f"Set {match[1]}, then say /mcp on {shlex.quote(name)}.",
                 )
+            if encodable(found) != found:
+                raise UsageError(
+                    f"the server {name} needs {match[1]}, which is not UTF-8", "Set it anew."
+                )
             return found
 
         def text(of: str) -> str:
@@ -108,6 +130,11 @@ class ServerSettings(Struct, frozen=True, omit_defaults=True):
         if found.url:
             _require_url(name, found.url, self.url)
         return found
+
+
+def _meant(match: re.Match[str]) -> str:
+    """What a variable stands for now; nothing if it is not set."""
+    return os.environ.get(match[1], match[2] or "")
 
 
 def _require_url(name: str, url: str, shown: str) -> None:
@@ -200,6 +227,10 @@ class ServersFile:
             else:
                 found[name] = one
         return found
+
+    def names(self) -> list[str]:
+        """The names of all entries, also of those that are left out; raises as `servers`."""
+        return list(self._entries(self._document()))
 
     def put(self, name: str, settings: ServerSettings) -> None:
         """Add a server, or replace it.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import io
 import os
+import subprocess
 import sys
 import threading
 from codecs import getincrementaldecoder
@@ -143,7 +144,8 @@ def run_app(
             app.shut_down()
             if appearance is not None:
                 remember(appearance.settings, app.chosen())
-            app.join(_PATIENCE_S)
+            with suppress(subprocess.TimeoutExpired):  # a process that nothing can end, as yet
+                app.join(_PATIENCE_S)
             kept = app.library.shut_down()
     if app.fault is not None:
         raise _explained(app.fault)

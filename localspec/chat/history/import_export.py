@@ -31,7 +31,7 @@ from localspec.chat.history.tree import (
 )
 from localspec.engine.record.stats import FinishReason
 from localspec.errors import ConversationError, UsageError
-from localspec.safe_text import decoded
+from localspec.safe_text import decoded, encodable
 
 FORMAT = "localspec conversation"
 FORMS = ("md", "json")
@@ -143,7 +143,12 @@ def write_file(stored: StoredConversation, form: str, path: Path | None) -> Path
     target = path or _free_name(stored.header.title, form)
     try:
         with target.open("x", encoding="utf-8", errors="replace", newline="\n") as out:
-            out.write(text)
+            try:
+                out.write(text)
+                out.flush()
+            except BaseException:  # a part of it would look like all of it
+                target.unlink(missing_ok=True)
+                raise
     except FileExistsError:
         raise ConversationError(f"{target} exists already", "Name another file.") from None
     except (OSError, ValueError) as error:
@@ -192,6 +197,8 @@ def _document(text: str) -> Mapping[str, Any]:
     if not text.lstrip().startswith("{"):
         return from_markdown(text)
     document = json.loads(text)
+    if "\\u" in text:  # JSON can name half of a letter, which no file and no message can hold
+        document = json.loads(encodable(json.dumps(document, ensure_ascii=False)))
     if document.get("format") != FORMAT:
         raise ValueError("it is other JSON")
     found: Mapping[str, Any] = document
@@ -223,6 +230,8 @@ def _stored(export: _ExportedConversation) -> StoredConversation:
     if not export.messages:
         raise ValueError("it has no messages")
     ids = {str(said.id): fresh_id() for said in export.messages}
+    if len(ids) < len(export.messages):
+        raise ValueError("two messages have one id")
     nodes = [
         MessageNode(
             ids[str(said.id)],

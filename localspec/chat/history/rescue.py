@@ -7,7 +7,7 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,15 @@ def is_damage(error: Exception) -> bool:
 
 def is_rescued(path: Path) -> bool:
     """Whether a program rescues this store now: for a moment there is no file."""
-    return any(path.parent.glob(f"{_SCRATCH}*"))
+    lock = _lock_of(path)
+    if not lock.exists():
+        return False
+    try:
+        with closing(sqlite3.connect(lock, timeout=0, isolation_level=None)) as db:
+            db.execute("BEGIN EXCLUSIVE")
+    except sqlite3.OperationalError:
+        return True
+    return False
 
 
 def rescue(path: Path) -> ConversationError | None:
@@ -49,10 +57,12 @@ def rescue(path: Path) -> ConversationError | None:
     Raises:
         OSError, sqlite3.Error: there is no room, or the file cannot be renamed; it stays.
     """
-    scratch_folder = tempfile.TemporaryDirectory(dir=path.parent, prefix=_SCRATCH)
-    with _alone(path), scratch_folder as scratch:
+    with _alone(path), ExitStack() as held:
+        for left in path.parent.glob(f"{_SCRATCH}*"):  # by a program that was killed meanwhile
+            shutil.rmtree(left, ignore_errors=True)
         if _is_sound(path):
             return None
+        scratch = held.enter_context(tempfile.TemporaryDirectory(dir=path.parent, prefix=_SCRATCH))
         copy, new = Path(scratch) / "old.db", Path(scratch) / "new.db"
         shutil.copyfile(path, copy)
         with suppress(FileNotFoundError):
@@ -69,11 +79,15 @@ def rescue(path: Path) -> ConversationError | None:
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
     """Let one program at a time inside: the second then finds a sound file."""
-    lock = path.with_name(f".{path.name}.lock")
+    lock = _lock_of(path)
     private.make_file(lock)
     with closing(sqlite3.connect(lock, timeout=_PATIENCE_S, isolation_level=None)) as db:
         db.execute("BEGIN EXCLUSIVE")
         yield
+
+
+def _lock_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.lock")
 
 
 def _is_sound(path: Path) -> bool:

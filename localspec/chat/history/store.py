@@ -61,6 +61,14 @@ _QUESTION = (
 _COUNT = "SELECT count(*) FROM messages m WHERE m.conversation = c.id"
 _NEWEST = "SELECT max(number) FROM messages m WHERE m.conversation = c.id"
 _FOUND = "SELECT conversation FROM words WHERE words MATCH ?"
+# Scripts that put no space between words: Thai to Burmese, Khmer, kana, and Chinese characters. The
+# index takes a run of such letters for one word.
+_UNSPACED = re.compile("[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+_FOUND_INSIDE = "SELECT conversation FROM messages WHERE content LIKE ?"
+_EXTRACT = (
+    "SELECT substr(content, max(1, instr(content, ?) - 12), 60) FROM messages"
+    " WHERE content LIKE ? AND messages.conversation = c.id LIMIT 1"
+)
 _SNIPPET = (
     "SELECT snippet(words, 1, '', '', '…', 12) FROM words"
     " WHERE words MATCH ? AND words.conversation = c.id LIMIT 1"
@@ -258,14 +266,17 @@ class Store:
     def listed(self, search: str = "") -> list[ListedConversation]:
         """Conversations, latest first: all, or those that contain every word of `search`.
 
-        The last word may be a prefix. Titles are searched too.
+        The last word may be a prefix; in scripts without spaces between words, a word may be any
+        part of the text, and the words stand in this order. Titles are searched too.
         """
         terms = re.findall(r"\w+", search)
         hit, where, values = "''", "deleted IS NULL", list[str]()
         if terms:
-            words = " ".join(f'"{term}"' for term in terms) + "*"
-            hit, values = f"({_SNIPPET})", [words, f"%{'%'.join(terms)}%", words]
-            where += f" AND (title LIKE ? OR c.id IN ({_FOUND}))"
+            words, inside = " ".join(f'"{term}"' for term in terms) + "*", f"%{'%'.join(terms)}%"
+            hit, values, found = f"({_SNIPPET})", [words, inside, words], _FOUND
+            if _UNSPACED.search(search):
+                hit, values, found = f"({_EXTRACT})", [terms[0], *3 * [inside]], _FOUND_INSIDE
+            where += f" AND (title LIKE ? OR c.id IN ({found}))"
         rows = self._db.execute(
             f"SELECT {_HEADER}, ({_COUNT}), {hit} FROM conversations c WHERE {where}"  # noqa: S608
             # Sort by row ids, which only grow; a clock may jump.

@@ -133,6 +133,7 @@ def stored_profile(
         flash_attn=flash_attn,
         cache_type_k=setup.cache_k,
         cache_type_v=setup.cache_v,
+        tensor_split=dict(setup.split) or None,
     )
     choices = unusual(loaded, draft=draft)
     found = (

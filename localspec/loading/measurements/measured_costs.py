@@ -84,6 +84,8 @@ class MeasuredPair:
         for context, known in list(self.unkept.items()):
             if isinstance(context, Head) or too_busy(context.threads.widest):
                 continue  # a head reads the cache of its target
+            if context.readers and context.held:
+                continue  # its heads would lose what they have read
             held, state = tuple(context.tokens), context.state()
             try:
                 with _measuring(context, cancel):

@@ -184,13 +184,13 @@ def _tuned(
     noisy = busy or not timing.steady
     kept = None
     if noisy:  # keep the present thread count
-        threads, tried = usual, {}
-        context.threads.use(threads, options.threads_batch)
+        tried = {}
+        context.threads.use(usual, options.threads_batch)
         kept = _well_known(store, known())
     elif tried:
         store.save(Profile(identity(context, threads=ANY_THREADS, draft=draft), threads=threads))
     if kept is not None:
-        points = dict(kept.measured[min(kept.measured)])
+        threads, points = usual, dict(kept.measured[min(kept.measured)])
     return TunedModel(
         name=name,
         threads=threads,

@@ -32,7 +32,8 @@ def mcp(servers: ToolServers, argument: str) -> None:
         case "add", [_, *_]:
             _add(servers, rest)
         case "remove", [name]:
-            servers.settings(name)
+            if name not in servers.file.names():
+                raise UsageError(f"there is no server {name}", "/mcp lists them.")
             servers.stop(name)
             servers.permissions.forget(name)
             servers.file.remove(name)
@@ -64,7 +65,7 @@ def _names(argument: str, rest: str) -> list[str]:
 
 def _add(servers: ToolServers, words: str) -> None:
     name, settings = added(words)
-    if name in servers.file.servers():
+    if name in servers.file.names():
         raise UsageError(f"there is a server {name} already", f"Say /mcp remove {name} first.")
     servers.file.put(name, settings)
     servers.start(name)

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from textual.worker import Worker
 
@@ -34,6 +34,7 @@ class ToolCalls:
     turns: TurnController
     ended: Callable[[], None]
     _worker: Worker[None] | None = None
+    _begun: list[str] = field(default_factory=list)  # the tools that have been run since the answer
 
     def begin(self, answer: Message) -> bool:
         """Begin to run the calls of an answer; False if it has none."""
@@ -57,6 +58,7 @@ class ToolCalls:
     async def _run(self, calls: Sequence[Call]) -> None:
         """Answer every call, then have the model go on."""
         results: list[Message] = []
+        self._begun = []
         try:
             for call in calls:
                 name, arguments = call.texts()
@@ -65,6 +67,9 @@ class ToolCalls:
                 results.append(tool_result(text, name, arguments))
         except _Stopped:
             self._end()
+        except asyncio.CancelledError:
+            self._say_begun()
+            raise
         except Exception as error:
             self.turns.transcript.say_error(error)
             self._end()
@@ -72,9 +77,18 @@ class ToolCalls:
             self.turns.go_on(results)
 
     def _end(self) -> None:
+        self._say_begun()
         if self.turns.phase is EnginePhase.CALLING:
             self.turns.enter(EnginePhase.READY)
         self.ended()
+
+    def _say_begun(self) -> None:
+        """Say what has been run although the model will not know of it."""
+        if self._begun and self.turns.transcript.is_running:
+            named = ", ".join(one_line(shown, 60) for shown in self._begun)
+            self.turns.transcript.say(
+                f"begun before the turn ended: {named}", "The model does not know the results."
+            )
 
     def _require_progress(self, name: str, arguments: str, results: Sequence[Message]) -> None:
         """End a turn that only repeats itself.
@@ -115,7 +129,9 @@ class ToolCalls:
             f"{one_line(meaning.tool.shown, 60)} runs …", hint=EnginePhase.CALLING.hint
         )
         try:
-            done = await asyncio.wrap_future(self.servers.call(meaning))
+            running = self.servers.call(meaning)
+            self._begun.append(meaning.tool.shown)
+            done = await asyncio.wrap_future(running)
         except LocalspecError as error:
             return f"Error: {error.message}"
         return f"Error: {done.text}" if done.failed else done.text
@@ -131,7 +147,8 @@ class ToolCalls:
         if permissions.allowed(settings, tool):
             return ""
         changes = permissions.changes(settings, tool)
-        consent = await self._consent(PermissionScreen(call, settings.shown, changes))
+        where = f"{settings.shown}  in {settings.folder}" if settings.folder else settings.shown
+        consent = await self._consent(PermissionScreen(call, where, changes))
         if consent is Consent.STOPPED:
             raise _Stopped
         if consent is Consent.NEVER:
