@@ -240,7 +240,9 @@ def asked_of(
 ) -> list[str]:
     """The names of the servers that answer a question."""
     its = [name for name in servers if name not in OWN]
-    if its and not chooses:
+    if not its:
+        return list(OWN)
+    if not chooses:
         its = [best(runs, kind)]
     elif sum(run.kind == kind for run in runs) >= _AFTER:
         fastest = rate(runs, kind, best(runs, kind))

@@ -9,7 +9,8 @@ may not be able to tell, and next to the busy process such a run contradicts not
 The 24 prompts are those of the quick bench and others of the same kinds, short ones as well; the
 long bench goes by the clock alone. Every run is kept in the JSON next to --output: called again, it
 goes on where it was stopped. On two cores it takes some 45 minutes with the starter and two hours
-with 1.5B; --minutes ends it earlier, between two runs. The machine has to be idle otherwise.
+with 1.5B; --minutes ends it earlier, between two runs. Where 24 prompts cannot tell, more do
+(--each 48 --kinds conversion --runs 0). The machine has to be idle otherwise.
 
     uv run python -m benchmarks.quick_advice [PAIR] --output advice.md [--minutes 30] [--only quiet]
 """
@@ -54,38 +55,41 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=600.0)
     parser.add_argument("--only", default="", help="situations with this in their name")
-    parser.add_argument("--runs", type=int, default=RUNS)
+    parser.add_argument("--runs", type=int, default=RUNS, help="of the quick bench")
+    parser.add_argument("--each", type=int, default=EACH, help="prompts of the long bench")
+    parser.add_argument("--kinds", default="", help="of the long bench; all, unless given")
     given = parser.parse_args()
     until, raw = time.monotonic() + 60 * given.minutes, given.output.with_suffix(".json")
     done: Done = json.loads(raw.read_text("utf-8")) if raw.exists() else {}
     options = LoadRequest(pair=given.pair, draft=given.draft, temp=0.0)
+    benches = {"long": (many(given.each, given.kinds), 1), "quick": (None, given.runs)}
     for situation, script in SITUATIONS.items():
         if given.only not in situation:
             continue
         with disturbed(script):
             runs = done.setdefault(situation, {"long": [], "quick": []})
-            for name, wanted in (("long", 1), ("quick", given.runs)):
+            for name, (prompts, wanted) in benches.items():
                 while len(runs[name]) < wanted and time.monotonic() < until:
-                    runs[name].append(advice(options, quick=name == "quick"))
+                    runs[name].append(advice(options, prompts))
                     put(json.dumps(done, indent=1).encode(), raw)
                     said = f"{situation}, {name} {len(runs[name])}: {runs[name][-1]}"
                     print(said, file=sys.stderr, flush=True)
-    text = f"{table(done)}\n\n{machine()}\n"
+    text = f"{table(done, given.each)}\n\n{machine()}\n"
     given.output.write_text(text, "utf-8")
     print(text)
 
 
-def advice(options: LoadRequest, *, quick: bool) -> Advice:
-    """What a quick bench or one of many prompts says of each kind."""
+def advice(options: LoadRequest, many: PromptSet | None) -> Advice:
+    """What a bench of these prompts says of each kind, or, without any, a quick one."""
     request = BenchRequest(
-        prompts=prompt_sets.quick() if quick else many(),
+        prompts=many or prompt_sets.quick(),
         repeats=1,
         n_predict=prompt_sets.TOKENS,
         temperature=0.0,
         seed=1,
         gamma="auto",
         # A wait for a calm machine is not counted.
-        deadline=time.perf_counter() + prompt_sets.QUICK_S if quick else None,
+        deadline=None if many else time.perf_counter() + prompt_sets.QUICK_S,
     )
     report = bench_pair(options, request, Cancel(), progress=silent, asking=silent, warn=silent)
     return {row.kind: brought(row) for row in report.on[0].kinds}
@@ -95,12 +99,12 @@ def silent(*_: object) -> None:
     """Show no progress."""
 
 
-def many() -> PromptSet:
-    """`EACH` prompts of every kind of the quick bench, its own first."""
+def many(each: int, kinds: str) -> PromptSet:
+    """So many prompts of these kinds of the quick bench, its own first."""
     drawn: dict[str, list[str]] = {}
-    for each in real_prompts.questions(3 * EACH, seed=7):
-        if len(each.turns[0]) < SHORT:
-            drawn.setdefault(each.kind, []).append(each.turns[0])
+    for one in real_prompts.questions(3 * each, seed=7):
+        if len(one.turns[0]) < SHORT:
+            drawn.setdefault(one.kind, []).append(one.turns[0])
     more: Mapping[str, Sequence[str]] = {
         "edit": drawn["edit"],
         "conversion": drawn["convert"],
@@ -109,9 +113,9 @@ def many() -> PromptSet:
     }
     own = prompt_sets.quick()
     found = []
-    for kind in own.kinds:
+    for kind in kinds.split(",") if kinds else own.kinds:
         first = [prompt.text for prompt in own.prompts if prompt.kind == kind]
-        texts = [*dict.fromkeys([*first, *more[kind]])][:EACH]
+        texts = [*dict.fromkeys([*first, *more[kind]])][:each]
         found.append([BenchPrompt(f"{kind}-{n}", kind, text) for n, text in enumerate(texts)])
     return PromptSet(QUICK, tuple(chain.from_iterable(zip(*found, strict=True))))
 
@@ -124,15 +128,15 @@ def word(said: str) -> str:
     return "gain" if float(number[0]) > 1 else "loss"
 
 
-def table(done: Done) -> str:
-    """A row for every situation and kind of text."""
-    head = "situation", "kind", f"{EACH} prompts", "quick runs that agree", "can't tell", "others"
+def table(done: Done, each: int) -> str:
+    """A row for every situation and kind of text, by `each` prompts of the long bench."""
+    head = "situation", "kind", f"{each} prompts", "quick runs that agree", "can't tell", "others"
     lines = [f"| {' | '.join(head)} | |", f"|{'---|' * (len(head) + 1)}"]
     for situation, runs in done.items():
         for kind, said in runs["long"][0].items() if runs["long"] else ():
             words = [word(run.get(kind, CANNOT)) for run in runs["quick"]]
             agree, cannot = words.count(word(said)), words.count(CANNOT)
-            others = sorted({each for each in words if each not in (word(said), CANNOT)})
+            others = sorted({one for one in words if one not in (word(said), CANNOT)})
             holds = met(situation, word(said), words)
             cells = (situation, kind, said, f"{agree} of {len(words)}", cannot, ", ".join(others))
             lines.append(f"| {' | '.join(map(str, cells))} | {'' if holds else 'FALLS SHORT'} |")

@@ -45,7 +45,7 @@ def make_file(path: Path) -> None:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Write a temporary file and move it into place: readers see an old or a new whole one.
+    """Write a file to the disk, then move it into place: readers see an old or a new whole one.
 
     Raises:
         OSError: it cannot be written; the temporary file is deleted.
@@ -54,6 +54,8 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
+            file.flush()
+            os.fsync(file.fileno())
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
@@ -61,15 +63,13 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write `content` to `path` by `whole_file`, and to the disk before it is moved into place.
+    """Write `content` to `path` by `whole_file`.
 
     Raises:
         OSError: it cannot be written.
     """
     with whole_file(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def write_json(path: Path, value: Any) -> None:

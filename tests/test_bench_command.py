@@ -148,6 +148,33 @@ def test_a_file_that_cannot_be_written_any_more_loses_nothing_else(
 
 
 @pytest.mark.usefixtures("scripted")
+def test_no_file_takes_the_place_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("localspec.bench.benchmark.bench_pair", None)
+    path, same = tmp_path / "mine.json", tmp_path / ".." / tmp_path.name / "mine.json"
+    path.write_text('{"prompt": "a"}\n')
+    for option in ("--prompts", "--share"):
+        with pytest.raises(UsageError, match=r"mine\.json is named twice"):
+            bench("toy", option, str(path), "-o", str(same))
+    assert path.read_text() == '{"prompt": "a"}\n'
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (("toy",), "PAIR"),
+        (("-o", "report.json"), "--output"),
+        (("--share", "mine.json"), "--share"),
+        (("-n", "8"), "--n-predict"),
+    ],
+)
+def test_a_comparison_refuses_what_it_would_ignore(typed: tuple[str, ...], said: str) -> None:
+    with pytest.raises(UsageError, match=f"{said} does not go with --compare"):
+        bench("--compare", "old.json", "new.json", *typed, "--json")
+
+
+@pytest.mark.usefixtures("scripted")
 def test_it_waits_for_a_calm_moment_as_tune_does(monkeypatch: pytest.MonkeyPatch) -> None:
     def wait(*_: Any) -> float:
         raise LocalspecError("enough")

@@ -82,6 +82,15 @@ def test_a_single_question_has_no_interval_and_nothing_has_no_value() -> None:
     assert together.low is not None
 
 
+def test_a_kind_with_a_single_question_counts_as_much_as_one_with_many() -> None:
+    """Resampled alike, it bears half of the mean over both, and of the interval's width most."""
+    found = interval({"a": [1.0], "b": [0.9, 1.1] * 4 + [1.0]})
+    assert found is not None
+    assert found.low is not None
+    assert found.high is not None
+    assert found.high / found.low > 1.15
+
+
 def test_what_was_judged_is_told_token_by_token() -> None:
     rounds = [done(1, 2), done(3, 2), done(2, 2), done(3, 2), done(1, 2), done(1, 0)]
     # The bonus tokens were not tested; of those after them one in two was right.

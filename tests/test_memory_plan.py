@@ -228,6 +228,10 @@ def test_the_speed_of_reading_from_disk_is_measured_where_it_can_be() -> None:
     assert "some 9.5 s for every pass at 500 MB/s (as measured now)" in measured.advice[0]
     assert "0.11 tokens/s without drafting" in measured.advice[0]
     assert "some 2.4 s for every pass at 2 GB/s (assumed: an SSD" in assumed.advice[0]
+    mixed = replace(model(), experts=(1,) * model().layers)
+    told = plan(mixed, SMALL, FreeMemory(ram=3 * GB), UserLimits(), lambda: 5e8).advice[0]
+    assert "at most 9.5 s for every pass" in told
+    assert told.endswith("at least 0.11 tokens/s without drafting")
 
 
 def test_the_disk_is_left_alone_where_everything_fits() -> None:

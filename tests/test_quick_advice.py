@@ -37,6 +37,6 @@ def test_nine_of_ten_must_agree_and_beside_a_busy_process_nothing_may_contradict
 
 @pytest.mark.slow
 def test_the_long_bench_has_24_different_prompts_of_every_kind() -> None:
-    prompts = many().prompts
+    prompts = many(EACH, "").prompts
     assert len({prompt.text for prompt in prompts}) == len(prompts) == 4 * EACH
     assert {prompt.kind for prompt in prompts[:4]} == {"edit", "conversion", "chat", "code"}

@@ -14,12 +14,16 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from localspec.bench import prompt_sets
+from localspec.bench.prompt_sets import BenchRequest
 from localspec.cli import settings_file
 from localspec.cli.answers import chat
 from localspec.cli.settings_file import read, settings_of
 from localspec.cli.shared_options import shared_options
 from localspec.cli.subcommands import COMMANDS, cli
+from localspec.errors import Cancelled
 from localspec.loading.load_request import LoadRequest
+from localspec.train.train_request import TrainRequest
 from localspec.ui.chat_app import Appearance, ChatApp
 from localspec.ui.commands import command_table
 from localspec.ui.launch import remember
@@ -77,6 +81,38 @@ def test_settings_are_defaults_and_the_command_line_comes_first(
     assert seen[2].pair == "mine"
     assert seen[2].grammar is None
     assert seen[2].json_schema == "{}"
+
+
+def test_what_is_typed_comes_before_what_it_excludes_in_the_file(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config.write_text(
+        "[train]\nhours = 2\nresume = true\n"
+        '[bench]\ndrafts = "lookup,none"\nprompts = "own.jsonl"\nrepeat = 3\n'
+    )
+    trained: list[TrainRequest] = []
+    measured: list[tuple[LoadRequest, BenchRequest]] = []
+
+    def train(request: TrainRequest, _: object) -> None:
+        trained.append(request)
+        raise Cancelled
+
+    def measure(options: LoadRequest, request: BenchRequest, *_: object, **__: object) -> None:
+        measured.append((options, request))
+        raise Cancelled
+
+    monkeypatch.setenv("LOCALSPEC_ENGINE", "inline")
+    monkeypatch.setattr("localspec.train.pipeline.train", train)
+    monkeypatch.setattr("localspec.bench.benchmark.bench_pair", measure)
+    CliRunner().invoke(cli, ["train", "any", "--tokens", "9", "--anew"])
+    assert (trained[0].tokens, trained[0].hours, trained[0].resume) == (9, None, False)
+    share = str(tmp_path / "mine.json")
+    CliRunner().invoke(cli, ["bench", "toy", "--draft", "lookup", "--share", share])
+    options, request = measured[0]
+    assert (options.draft, request.drafts, request.repeats) == ("lookup", (), 3)
+    assert request.prompts == prompt_sets.shipped(prompt_sets.GENERAL)
+    compared = CliRunner().invoke(cli, ["bench", "--compare", share, share])
+    assert share in str(compared.exception)  # there is none; what the file says is no hindrance
 
 
 def test_what_is_wrong_is_told_with_its_line_and_what_is_allowed_and_nothing_stops(

@@ -6,18 +6,21 @@ import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from benchmarks import hardware
-from localspec.bench import benchmark
+from localspec.bench import benchmark, prompt_sets
+from localspec.bench.prompt_sets import BenchRequest
 from localspec.bench.result import BenchReport, MeanInterval
 from localspec.bench.sharing import shared_report
 from localspec.bench.sharing.shared_file import read_shared
 from localspec.bench.sharing.shared_report import SharedReport, shared, to_json
 from localspec.cli.subcommands import cli
+from localspec.engine.cancel import Cancel
 from localspec.errors import LocalspecError, UsageError
 from tests.support.bench_reports import ENVIRONMENT, arm, report
 
@@ -143,6 +146,24 @@ def test_there_must_be_something_to_share() -> None:
     )
     with pytest.raises(LocalspecError, match="a kind of text that localspec does not ask for"):
         read_shared(to_json(shared(own)).encode())
+
+
+def test_a_target_that_nothing_drafts_for_has_nothing_to_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    off = SimpleNamespace(name="off", swept=False)
+    monkeypatch.setattr(benchmark, "arms_of", lambda *_: [off])
+    wanted = BenchRequest(
+        prompts=prompt_sets.quick(),
+        repeats=1,
+        n_predict=8,
+        temperature=0.0,
+        seed=1,
+        gamma="auto",
+        shared=True,
+    )
+    with pytest.raises(LocalspecError, match="nothing drafts for this target"):
+        benchmark.bench([], wanted, Cancel(), progress=lambda *_: None, asking=lambda *_: None)
 
 
 def put(value: Any, *place: str | int) -> Callable[[dict[str, Any]], bytes]:
@@ -328,3 +349,33 @@ def test_only_a_measurement_with_known_prompts_is_shared(
     done = invoked(tmp_path / "nowhere" / "mine.json", monkeypatch)
     assert isinstance(done.exception, LocalspecError)
     assert "cannot write" in done.exception.message
+
+
+@pytest.mark.parametrize("option", ["--gamma 0", "--draft none", "--drafts none"])
+def test_nothing_is_measured_to_be_shared_where_nothing_drafts(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = invoked(tmp_path / "mine.json", monkeypatch, *option.split())
+    assert isinstance(done.exception, UsageError)
+    assert f"with {option} nothing does" in done.exception.message
+
+
+def test_it_is_written_though_all_else_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(_: str) -> None:
+        raise BrokenPipeError
+
+    def full(*_: object) -> None:
+        raise LocalspecError("cannot write report.md")
+
+    path = tmp_path / "mine.json"
+    monkeypatch.setattr("localspec.cli.machine.bench_output.write", gone)
+    assert invoked(path, monkeypatch).exit_code == 0  # the reader had enough
+    assert read_shared(path.read_bytes()) == shared(measured())
+    path.unlink()
+    monkeypatch.setattr("localspec.bench.report_files.write", full)
+    done = invoked(path, monkeypatch, "-o", str(tmp_path / "report.md"))
+    assert isinstance(done.exception, LocalspecError)
+    assert "cannot write report.md" in done.exception.message
+    assert read_shared(path.read_bytes()) == shared(measured())

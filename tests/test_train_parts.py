@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import gguf
 import msgspec
@@ -18,6 +21,7 @@ from click.testing import CliRunner
 
 from localspec.chat.conversation import Message, Role
 from localspec.chat.session.session import Session
+from localspec.cli.standard_streams import ProgressLine, warn
 from localspec.cli.subcommands import cli
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Curve
@@ -145,6 +149,20 @@ def test_what_is_written_is_what_gguf_reads(tmp_path: Path) -> None:
     assert by_name["b"].tensor_type == gguf.GGMLQuantizationType.F16
     assert (by_name["c"].data == matrix[0]).all()
     assert (by_name["d"].data == ids).all()
+
+
+def test_a_head_is_on_the_disk_before_it_takes_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, sync, seen = tmp_path / "h.gguf", os.fsync, list[tuple[bool, int]]()
+
+    def look(handle: int) -> None:
+        seen.append((path.exists(), os.fstat(handle).st_size))
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", look)
+    write(path, {"general.name": "x"}, [])
+    assert seen == [(False, path.stat().st_size)]
 
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0", "Q4_0", "Q5_1", "BF16"])
@@ -593,6 +611,32 @@ def test_without_a_conversation_none_can_be_trained_on(
         pipeline.train(asked, quiet())
 
 
+def test_a_training_on_one_s_own_conversations_goes_on_with_what_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
+    run = run_of(write_random_llama(tmp_path / "t.gguf"), quiet(), history=True, resume=True)
+    found, shape = costs({1: 0.01, 4: 0.012}), run._allowed()[0]
+    monkeypatch.setattr(pipeline, "wait_for_calm", lambda *_: 0.0)
+    monkeypatch.setattr(pipeline, "costs", lambda *_: found)
+    monkeypatch.setattr(pipeline, "chosen_shape", lambda *_, **__: (shape, 0.1))
+    monkeypatch.setattr(run, "_reading", lambda _: nullcontext())
+    monkeypatch.setattr(run, "_require_sense", lambda _: None)
+    monkeypatch.setattr(pipeline.token_ids, "conversations", lambda _: [])  # deleted since
+    with pytest.raises(UsageError, match="no conversations of yours"):
+        pipeline._prompts(run.request, run.target)
+    run.prompts = replace(run.prompts, private=True)
+    asked = token_ids.AskedIds([*[(1,)] * 19, ()], [(1,)] * 2)
+    run._begin(None, asked, 0)  # type: ignore[arg-type]
+    kept = replace(run.prompts, learnt=(*run.prompts.learnt[:19], ()))
+    assert pipeline._prompts(run.request, run.target) == kept
+    path = run.work.folder / "prompts.json"
+    assert path.stat().st_mode & 0o077 == 0
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(UsageError, match="the prompts of the training that was stopped cannot"):
+        pipeline._prompts(run.request, run.target)
+
+
 def terms(**more: object) -> TrainingTerms:
     usual = {"target": "x", "prompts": (), "answers": (), "history": False, "tokens": 5}
     rest = {"passes": 1, "hours": None, "init": ""}
@@ -640,6 +684,75 @@ def test_a_training_goes_on_or_is_forgotten() -> None:
     done = CliRunner().invoke(cli, ["train", "any", "--resume", "--anew"])
     assert isinstance(done.exception, UsageError)
     assert "--anew forgets it" in done.exception.message
+
+
+def test_what_a_check_would_ignore_is_refused(tmp_path: Path) -> None:
+    head = tmp_path / "h.gguf"
+    head.touch()
+    for typed, said in (
+        (("-o", "x.gguf"), "--output"),
+        (("--resume",), "--resume"),
+        (("--tokens", "9"), "--tokens"),
+    ):
+        done = CliRunner().invoke(cli, ["train", "any", "--check", str(head), *typed])
+        assert isinstance(done.exception, UsageError)
+        assert done.exception.message == f"{said} does not go with --check"
+
+
+def test_what_a_head_is_called_cannot_control_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(_pair: str, _head: Path, listener: TrainingListener, **_: object) -> list[str]:
+        listener.tell("for \x1b]0;evil\x07")
+        return ["made for    another file (\x1b]0;evil\x07)"]
+
+    monkeypatch.setattr(check_head, "check", told)
+    head = tmp_path / "h.gguf"
+    head.touch()
+    done = CliRunner().invoke(cli, ["train", "any", "--check", str(head)])
+    assert done.exit_code == 0
+    assert "another file (␛]0;evil␇)" in done.stdout
+    assert "for ␛]0;evil␇" in done.stderr
+
+
+def test_a_stop_while_a_finished_head_is_timed_is_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    cancel = Cancel()
+
+    def stopped(*_: object, **__: object) -> object:
+        cancel.set()
+        return SimpleNamespace(arms=())
+
+    monkeypatch.setattr(head_verdict, "bench", stopped)
+    asked = [[Message(Role.USER, "hi")]]
+    with pytest.raises(Cancelled):
+        head_verdict._timed(cast("Any", None), asked, lambda *_: None, cancel)
+
+
+def test_progress_that_nobody_can_read_ends_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr("click.echo", broken)
+    line = ProgressLine()
+    line.step("one")
+    line.show("two")
+    warn("three")
+
+
+def test_a_signal_that_stops_a_training_is_the_reason_of_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def step(_request: TrainRequest, listener: TrainingListener) -> None:
+        signal.raise_signal(number)
+        listener.cancel.check()
+
+    monkeypatch.setattr(pipeline, "train", step)
+    number = signal.SIGTERM
+    done = CliRunner().invoke(cli, ["train", "any"], standalone_mode=False)
+    assert done.return_value == 128 + signal.SIGTERM
+    number = signal.SIGINT
+    done = CliRunner().invoke(cli, ["train", "any"], standalone_mode=False)
+    assert isinstance(done.exception, Cancelled)
 
 
 def test_one_training_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,16 +23,18 @@ from localspec.engine.length.stopping import Situation, StoppingPlan
 from localspec.engine.llama import Context, ContextOptions, Model, default_threads
 from localspec.engine.llama.thread_controller import Threads
 from localspec.engine.record.stats import Round
-from localspec.errors import Cancelled, ModelFileError, UsageError
+from localspec.errors import Cancelled, ModelFileError, OutOfMemory, UsageError
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
-from localspec.loading.measurements import measured_costs, ranking, tuning
+from localspec.loading.measurements import exactness, measured_costs, ranking, tuning
+from localspec.loading.measurements.expected_speed import stored_profile
 from localspec.loading.measurements.measured_costs import (
     MeasuredPair,
     chosen_threads,
     measured,
     profile_store,
 )
+from localspec.pairs.memory.need import ModelSetup
 
 from .fakes import round_of
 from .support import gguf_models
@@ -384,7 +386,7 @@ def test_what_is_found_beside_other_programs_chooses_no_threads(
         monkeypatch.setattr(tuning, "too_busy", lambda _, busy=busy: next(busy))
         monkeypatch.setattr(tuning, "wait_for_calm", lambda *_: None)
         found = json.loads(tune("toy", "--json", "-c", "256", "--draft", "lookup").stdout)["target"]
-        assert (found["threads"], found["by_threads"]) == (2, {})
+        assert (found["threads"], found["by_threads"]) == (1, {})  # of the points that are shown
         assert chosen_threads(target_context, None, draft=False, store=profile_store()) == 2
     monkeypatch.setattr(tuning, "too_busy", lambda _threads: False)
     calm = json.loads(tune("toy", "--json", "-c", "256", "--draft", "lookup").stdout)["target"]
@@ -393,6 +395,40 @@ def test_what_is_found_beside_other_programs_chooses_no_threads(
 
 def show(*arguments: str) -> Any:
     return CliRunner().invoke(cli, ["show", *arguments], catch_exceptions=False)
+
+
+def test_what_was_measured_is_told_where_a_full_card_leaves_no_room_to_compare(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def full(*_: object, **__: object) -> int:
+        asked.append(1)
+        raise OutOfMemory("there is no memory for a context", "Lower --ctx-size.")
+
+    monkeypatch.setattr(tuning, "too_busy", lambda _threads: False)
+    monkeypatch.setattr(exactness, "longest", full)
+    found = json.loads(tune("toy", "--json", "-c", "256", "--draft", "none").stdout)
+    assert found["target"]["seconds"]
+    assert asked
+
+
+def test_costs_of_several_cards_are_found_by_their_shares(toy_target: Path, cache: Path) -> None:
+    split = {"CUDA0": 4, "CUDA1": 4}
+    loaded = LoadRecord(
+        ctx_size=256, threads=default_threads(), flash_attn="on", tensor_split=split
+    )
+    known = {
+        **profile.of_file(toy_target, draft=False),
+        "threads": default_threads(),
+        "n_gpu_layers": 8,
+        **measured_costs.unusual(loaded, draft=False),
+    }
+    profile_store().save(profile.Profile(known, {0: {1: 1.0}}))
+    setup = ModelSetup(n_ctx=256, gpu_layers=8, split=tuple(split.items()))
+    assert stored_profile(profile_store(), toy_target, setup, "on", draft=False) is not None
+    alone = replace(setup, split=())
+    assert stored_profile(profile_store(), toy_target, alone, "on", draft=False) is None
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from subprocess import TimeoutExpired
 from typing import Any
 
 import pytest
@@ -312,6 +313,22 @@ async def test_an_answer_that_breaks_off_keeps_its_text() -> None:
         assert "▌ go" in chat.transcript()
         assert chat.app.prompt.text == ""
         assert chat.ready()
+
+
+@pytest.mark.parametrize("error", [OSError(12, "Cannot allocate memory"), TimeoutExpired("x", 2)])
+async def test_an_engine_that_cannot_be_started_is_told_and_asked_for_again(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with chatting(answers=["Fine."]) as chat:
+
+        def fail(*_: object, **__: object) -> None:
+            raise error
+
+        with monkeypatch.context() as patched:
+            patched.setattr(chat.app.engine, "reload", fail)
+            chat.app.pair_loader.reload()
+        await chat.until(lambda: "no engine can be started" in chat.transcript())
+        assert chat.app.turns.phase is EnginePhase.DEAD
 
 
 async def test_an_error_that_nobody_foresaw_is_shown_too() -> None:

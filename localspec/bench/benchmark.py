@@ -119,12 +119,17 @@ def bench(
         asking: called before every question.
 
     Raises:
-        LocalspecError: the result is to be shared, and what decodes cost cannot be true.
+        LocalspecError: the result is to be shared, and nothing drafts, or what decodes cost cannot
+            be true.
         Cancelled: it was stopped before there was anything to report.
     """
     drafters = [name for session in sessions for name in session.drafters]
     request = replace(request, prompts=for_drafters(request.prompts, drafters))
     arms = arms_of(sessions, request)
+    if request.shared and all(arm.swept for arm in arms[1:]):
+        raise LocalspecError(
+            "there is nothing to share: nothing drafts for this target", "Leave --share out."
+        )
     where = _environment(sessions)
     common = request.settings(sessions[0].pair.target.model.end_tokens)
     runner = Runner(

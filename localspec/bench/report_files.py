@@ -18,11 +18,16 @@ from localspec.pairs.disk import folders
 ENDINGS = ("json", "csv", "md", "png", "svg")
 
 
-def check(paths: Sequence[Path]) -> None:
+def check(paths: Sequence[Path], *, share: Path | None = None, read: Path | None = None) -> None:
     """Check that every file can be written, without changing existing ones.
 
+    Args:
+        paths: of the report.
+        share: of what is shared, with any ending.
+        read: a file that is read, of which none may take the place.
+
     Raises:
-        UsageError: an ending is unknown, or a PNG is asked for without Pillow.
+        UsageError: an ending is unknown, a PNG is asked for without Pillow, or two are one file.
         LocalspecError: a file cannot be written.
     """
     for path in paths:
@@ -36,6 +41,14 @@ def check(paths: Sequence[Path]) -> None:
                 f"{path.name} cannot be drawn: Pillow is not installed",
                 "Write an .svg, or install it: pip install 'localspec[png]'.",
             )
+    taken = set() if read is None else {folders.real(read)}
+    for path in paths if share is None else (*paths, share):
+        if folders.real(path) in taken:
+            raise UsageError(
+                f"{path} is named twice, and one would take the place of the other",
+                "Name another file.",
+            )
+        taken.add(folders.real(path))
         check_place(path)
 
 

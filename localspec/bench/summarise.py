@@ -216,9 +216,9 @@ def interval(groups: Mapping[str, Sequence[float]], error: float = 0.0) -> MeanI
     """The mean over kinds of the mean over each kind's prompts, with a bootstrap over prompts.
 
     Prompts are resampled within each kind, as the kinds are fixed; if a kind has a single prompt,
-    from all kinds together. Deviations are multiplied by sqrt(n / (n - 1)), the factor by which a
-    bootstrap of n values is too narrow (Efron and Tibshirani, An Introduction to the Bootstrap,
-    chapter 5.3).
+    from all kinds together, as many for each as it has. Deviations are multiplied by
+    sqrt(n / (n - 1)), the factor by which a bootstrap of n values is too narrow (Efron and
+    Tibshirani, An Introduction to the Bootstrap, chapter 5.3).
 
     Args:
         groups: the ratios of each kind's prompts, all positive, by kind.
@@ -231,20 +231,23 @@ def interval(groups: Mapping[str, Sequence[float]], error: float = 0.0) -> MeanI
     if not logs:
         return None
     mean = float(np.mean([group.mean() for group in logs]))
-    if min(len(group) for group in logs) < 2:
-        logs = [np.concatenate(logs)]
-    if len(logs[0]) < 2:
+    if sum(map(len, logs)) < 2:
         return MeanInterval(math.exp(mean))
     random = np.random.default_rng(_SEED)
-    drawn = np.mean([_draw(group, random) for group in logs], axis=0)
+    pools = [[group] for group in logs] if min(map(len, logs)) > 1 else [logs]
+    drawn = np.mean([_draw(pool, random) for pool in pools], axis=0)
     drawn += error * random.standard_t(sum(map(len, logs)) - 1, _DRAWS)
     low, high = np.percentile(drawn, (_LOW, _HIGH))
     return MeanInterval(math.exp(mean), math.exp(mean + float(low)), math.exp(mean + float(high)))
 
 
-def _draw(logs: NDArray[np.float64], random: np.random.Generator) -> NDArray[np.float64]:
-    """Deviations of `_DRAWS` resampled means from the mean; shape (_DRAWS,)."""
-    n = len(logs)
-    off = (logs - logs.mean()) * math.sqrt(n / (n - 1))
-    means: NDArray[np.float64] = off[random.integers(0, n, (_DRAWS, n))].mean(axis=1)
+def _draw(kinds: Sequence[NDArray[np.float64]], random: np.random.Generator) -> NDArray[np.float64]:
+    """Deviations of `_DRAWS` means over kinds, resampled from all of these; shape (_DRAWS,)."""
+    pool = np.concatenate(kinds)
+    n = len(pool)
+    off = (pool - pool.mean()) * math.sqrt(n / (n - 1))
+    weights = np.concatenate([np.full(len(kind), 1 / len(kind)) for kind in kinds])
+    means: NDArray[np.float64] = np.average(
+        off[random.integers(0, n, (_DRAWS, n))], axis=1, weights=weights
+    )
     return means

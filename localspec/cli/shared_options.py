@@ -383,6 +383,39 @@ def pair_of(pair: str | None, target: str | None) -> str | None:
     return target if pair is None else pair
 
 
+def typed(name: str) -> bool:
+    """Whether a parameter comes from the command line, and not from the settings file."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source is ParameterSource.COMMANDLINE
+
+
+def command_line_first(given: dict[str, Any], *names: str) -> None:
+    """Of parameters that exclude each other, drop those of the settings file if one was typed.
+
+    Args:
+        given: the parameters of the command, where a dropped one is as if it was never given.
+        names: those that exclude each other.
+    """
+    source = click.get_current_context().get_parameter_source
+    if any(map(typed, names)):
+        for name in names:
+            if source(name) is ParameterSource.DEFAULT_MAP:
+                given[name] = {bool: False, tuple: ()}.get(type(given[name]))
+
+
+def refuse_others(option: str, *fitting: str) -> None:
+    """Refuse all that was typed together with `option`, except for the parameters `fitting`.
+
+    Raises:
+        UsageError: there is something.
+    """
+    for one in click.get_current_context().command.params:
+        name = str(one.name)
+        if name not in fitting and typed(name):
+            said = name.upper() if isinstance(one, click.Argument) else max(one.opts, key=len)
+            raise UsageError(f"{said} does not go with {option}", "Leave one of them out.")
+
+
 def adapters_of(given: dict[str, Any]) -> tuple[tuple[str, float], ...]:
     """Take the adapters of both options out of a command's parameters, for `LoadRequest.lora`."""
     return (*given.pop("lora"), *given.pop("lora_scaled"))
@@ -397,10 +430,7 @@ def shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
         source = click.get_current_context().get_parameter_source
         if target is not None and source("pair") is ParameterSource.DEFAULT_MAP:
             pair = None
-        if any(source(name) is ParameterSource.COMMANDLINE for name in CONSTRAINTS):
-            for name in CONSTRAINTS:  # the command line comes before the file
-                if source(name) is ParameterSource.DEFAULT_MAP:
-                    given[name] = None
+        command_line_first(given, *CONSTRAINTS)
         if pair is not None and target is not None:
             raise click.UsageError("PAIR and --target say the same: give one of them.")
         if sum(given[name] is not None for name in CONSTRAINTS) > 1:

@@ -9,6 +9,7 @@ import shutil
 import stat
 import sys
 import time
+from contextlib import suppress
 
 import click
 
@@ -120,7 +121,13 @@ def write(text: str) -> None:
 
 def warn(notice: str) -> None:
     """Write a notice to standard error."""
-    click.echo(f"warning: {one_line(notice, 400)}", err=True)
+    _aside(f"warning: {one_line(notice, 400)}")
+
+
+def _aside(text: str, *, nl: bool = True) -> None:
+    """Write to standard error; that it cannot be written ends no work."""
+    with suppress(OSError):
+        click.echo(text, nl=nl, err=True)
 
 
 class ProgressLine:
@@ -155,13 +162,13 @@ class ProgressLine:
         """Draw or print a line, without its middle if it is too long."""
         if self._is_terminal:
             columns = shutil.get_terminal_size().columns
-            click.echo(f"\r\x1b[K{shortened(text, max(1, columns - 1))}", nl=False, err=True)
+            _aside(f"\r\x1b[K{shortened(text, max(1, columns - 1))}", nl=False)
             self._drawn = True
         else:
-            click.echo(shortened(text, _LONGEST), err=True)
+            _aside(shortened(text, _LONGEST))
 
     def clear(self) -> None:
         """Erase the drawn line."""
         if self._drawn:
-            click.echo("\r\x1b[K", nl=False, err=True)
+            _aside("\r\x1b[K", nl=False)
             self._drawn = False

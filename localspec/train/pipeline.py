@@ -80,7 +80,7 @@ def train(request: TrainRequest, listener: TrainingListener) -> TrainingResult:
     target = find(request.pair, scan=request.scan)
     _require_files(request, target[1])
     _require_torch()
-    prompts = gather(request.prompts, _history() if request.history else [])
+    prompts = _prompts(request, target[1])
     with trainings.alone(), kept_awake() as awake:
         if machine.on_battery():
             listener.tell("this machine runs on its battery: a training takes long, plug it in")
@@ -114,6 +114,23 @@ def _require_files(request: TrainRequest, target: ModelFiles) -> None:
             f"the head would take the place of {out}, which the training reads",
             "Name another file with -o.",
         )
+
+
+def _prompts(request: TrainRequest, target: ModelFiles) -> TrainingPrompts:
+    """The prompts; the user's own conversations are those of the time when the training began."""
+    if not request.history:
+        return gather(request.prompts, [])
+    kept = TrainingFolder(fingerprint(target.paths)).prompts() if request.resume else None
+    return kept or gather(request.prompts, _history())
+
+
+def _without_long(prompts: TrainingPrompts, asked: AskedIds) -> TrainingPrompts:
+    """The prompts under the same numbers, with nothing in place of those that are too long."""
+    learnt, held_out = (
+        tuple(one if ids else () for one, ids in zip(ones, its, strict=True))
+        for ones, its in zip((prompts.learnt, prompts.held_out), asked, strict=True)
+    )
+    return replace(prompts, learnt=learnt, held_out=held_out)
 
 
 def _history() -> list[list[Message]]:
@@ -245,7 +262,8 @@ class _TrainingRun:
             step_s=found.step_s,
             path=str(self.target.paths[0].absolute()),
         )
-        self.work.begin(begun)
+        kept = _without_long(self.prompts, asked) if self.prompts.private else None
+        self.work.begin(begun, kept)
         return begun
 
     def _allowed(self) -> list[HeadShape]:

@@ -160,8 +160,8 @@ class Training:
         found = self.held_out_acceptance()
         now, score = self.standing, sum(found.shares)
         if score >= now.best:
+            write()  # first: a checkpoint must not name a head that could not be written
             now.best, now.shares, now.control = score, found.shares, found.control
-            write()
         line = {"step": now.step, "of": self.steps, "seconds": round(now.seconds, 1)}
         figures = {"loss": now.loss, "first": now.first, "control": found.control}
         shares = [round(each, 4) for each in found.shares]

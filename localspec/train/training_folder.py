@@ -11,6 +11,7 @@ import msgspec
 from localspec import formats, private
 from localspec.errors import LocalspecError, UsageError
 from localspec.pairs.disk import trainings
+from localspec.train.texts.prompts import TrainingPrompts
 
 _FORMAT: Final = 1
 
@@ -70,17 +71,39 @@ class TrainingFolder:
         self.head = self.folder / "head.gguf"
         self.log = self.folder / "log.jsonl"
         self.probe = self.folder / "probe.gguf"
+        self._prompts = self.folder / "prompts.json"
         self._begun = trainings.record_of(self.folder)
 
     def begun(self) -> TrainingChoices | None:
         """The decisions of an unfinished training; None without one."""
         return private.read_json(self._begun, TrainingChoices)
 
-    def begin(self, begun: TrainingChoices) -> None:
-        """Store the decisions; an earlier training, which is forgotten now, is deleted."""
+    def begin(self, begun: TrainingChoices, prompts: TrainingPrompts | None = None) -> None:
+        """Store the decisions; an earlier training, which is forgotten now, is deleted.
+
+        Args:
+            begun: the decisions.
+            prompts: those that will be others when they are gathered again.
+        """
         self._begun.unlink(missing_ok=True)
         shutil.rmtree(self.folder, ignore_errors=True)
+        if prompts is not None:
+            private.write_json(self._prompts, prompts)
         private.write_json(self._begun, begun)
+
+    def prompts(self) -> TrainingPrompts | None:
+        """The prompts that `begin` stored; None if it stored none.
+
+        Raises:
+            UsageError: they cannot be read.
+        """
+        found = private.read_json(self._prompts, TrainingPrompts)
+        if found is None and self._prompts.exists():
+            raise UsageError(
+                f"the prompts of the training that was stopped cannot be read: {self._prompts}",
+                "Forget that training with --anew.",
+            )
+        return found
 
     def enter(self, terms: TrainingTerms, *, resume: bool, anew: bool) -> TrainingChoices | None:
         """Begin or resume as requested; return the earlier decisions when resuming.

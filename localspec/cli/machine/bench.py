@@ -23,8 +23,10 @@ from localspec.cli.shared_options import (
     PAIR,
     GroupedCommand,
     adapters_of,
+    command_line_first,
     option,
     pair_of,
+    refuse_others,
     with_options,
 )
 from localspec.drafter_names import NONE
@@ -123,13 +125,12 @@ def command(
     Loads once and asks every prompt both ways, in turns. Ctrl+C stops it and reports what is done.
     """
     started = perf_counter()
+    if compare is not None:
+        refuse_others("--compare", "compare", "as_json")
     pair = pair_of(given["pair"], given["target"])
-    source = click.get_current_context().get_parameter_source
-    if given["drafts"] and source("draft") is ParameterSource.DEFAULT_MAP:
-        given["draft"] = None  # from the settings file: the command line comes first
     _check_together(given, share)
     # Late: `bench --help` needs none of this.
-    from localspec.bench.report_files import check, check_place  # noqa: PLC0415
+    from localspec.bench.report_files import check  # noqa: PLC0415
     from localspec.cli.interrupt import interruptible  # noqa: PLC0415
     from localspec.cli.machine import bench_output  # noqa: PLC0415
     from localspec.process.engine_client import JobClient  # noqa: PLC0415
@@ -138,9 +139,7 @@ def command(
     if compare is not None:
         bench_output.compare_files(*compare, as_json=as_json)
         return
-    check(outputs)
-    if share is not None:
-        check_place(share)
+    check(outputs, share=share, read=given["prompts"])
     how = replace(_request(given, started), shared=share is not None)
     request = LoadRequest(
         pair=pair,
@@ -161,15 +160,33 @@ def command(
 
 
 def _check_together(given: dict[str, Any], share: Path | None) -> None:
-    """Refuse options that do not go together.
+    """Put the command line before the settings file, and refuse what does not go together.
 
     Raises:
-        UsageError: there are such.
+        UsageError: there is such.
     """
+    command_line_first(given, "draft", "drafts")
+    command_line_first(given, "share", "prompts")
+    source = click.get_current_context().get_parameter_source
+    if given["drafts"] and source("draft") is ParameterSource.DEFAULT_MAP:
+        given["draft"] = None  # both are from the settings file, and this one is for all commands
     if given["draft"] is not None and given["drafts"]:
         raise UsageError("--draft and --drafts say the same", "Give one of them.")
-    if share is not None and given["prompts"] is not None:
+    if share is None:
+        return
+    if given["prompts"] is not None:
         raise UsageError("--share does not go with --prompts", "Leave one of them out.")
+    undrafted = {
+        "--gamma 0": given["gamma"] == 0,
+        "--draft none": (given["draft"] or "").lower() == NONE,
+        "--drafts none": {name.lower() for name in given["drafts"]} == {NONE},
+    }
+    for without, applies in undrafted.items():
+        if applies:
+            raise UsageError(
+                f"--share needs something that drafts, and with {without} nothing does",
+                "Choose another value, or leave --share out.",
+            )
 
 
 def _request(given: dict[str, Any], started: float) -> BenchRequest:

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,9 +62,8 @@ def print_bench(
     finally:
         line.clear()
     memory = worker.peak_memory_bytes(report.peak_memory_bytes)
-    _hand_over(replace(report, peak_memory_bytes=memory), as_json=as_json, outputs=outputs)
-    if share is not None:
-        _share(report, share)
+    report = replace(report, peak_memory_bytes=memory)
+    _hand_over(report, as_json=as_json, outputs=outputs, share=share)
     return report.ended == INTERRUPTED
 
 
@@ -72,22 +72,32 @@ def _progress(now: BenchProgress) -> str:
     return f"{now.done + 1} of {now.total}: {one_line(now.prompt, 80)}{left}"
 
 
-def _hand_over(report: BenchReport, *, as_json: bool, outputs: Sequence[Path]) -> None:
+def _hand_over(
+    report: BenchReport, *, as_json: bool, outputs: Sequence[Path], share: Path | None
+) -> None:
     """Write every file that can be written, and always print: the measurement took long.
 
     Raises:
-        LocalspecError: a file could be written before the run, and cannot now.
+        LocalspecError: a file could be written before the run, and cannot now; as `_share`.
+        BrokenPipeError: all else is done, and the reader of standard output has gone.
     """
-    failures = []
-    for path in outputs:
+    steps = [partial(report_files.write, report, path) for path in outputs]
+    steps.append(partial(_print, report, as_json=as_json))
+    if share is not None:
+        steps.append(partial(_share, report, share))
+    failures: list[Exception] = []
+    for step in steps:
         try:
-            report_files.write(report, path)
-        except LocalspecError as error:
+            step()
+        except (LocalspecError, BrokenPipeError) as error:
             failures.append(error)
+    if failures:  # a reader that has gone is no fault, and must not hide one
+        raise min(failures, key=lambda error: isinstance(error, BrokenPipeError))
+
+
+def _print(report: BenchReport, *, as_json: bool) -> None:
     colour = sys.stdout is not None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     write(report_files.to_json(report) if as_json else text(report, colour=colour) + "\n")
-    if failures:
-        raise failures[0]
 
 
 def _share(report: BenchReport, path: Path) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -12,10 +15,19 @@ import click
 
 from localspec import formats
 from localspec.cli.option_types import plain_text
-from localspec.cli.shared_options import MAX_THREADS, SCAN, GroupedCommand, option, pair_of
+from localspec.cli.shared_options import (
+    MAX_THREADS,
+    SCAN,
+    GroupedCommand,
+    command_line_first,
+    option,
+    pair_of,
+    refuse_others,
+)
 from localspec.cli.standard_streams import ProgressLine
-from localspec.errors import UsageError
+from localspec.errors import Ended, UsageError
 from localspec.loading.measurements.head_promise import USUAL_TOKENS
+from localspec.safe_text import unbroken
 from localspec.signals import acting
 from localspec.train.train_request import USUAL_PASSES, TrainRequest
 
@@ -77,13 +89,13 @@ def command(pair: str | None, target: str | None, head: Path | None, **given: An
     First it says how long that takes here, what it needs and what to expect. Ctrl+C stops it;
     --resume goes on. In the end it measures what the head brings, and PAIR drafts with it.
     """
+    if head is not None:
+        refuse_others("--check", "head", "pair", "target", "scan", "threads")
     pair = pair_of(pair, target)
     if pair is None:
         raise UsageError("there is no target to train for", "Name a pair, a file or a reference.")
-    if given["tokens"] and given["hours"]:
-        raise UsageError("--tokens and --hours say the same", "Give one of them.")
-    if given["resume"] and given["anew"]:
-        raise UsageError("--resume goes on with a training, --anew forgets it", "Give one of them.")
+    if head is None:
+        _check_together(given)
     from localspec.engine.cancel import Cancel  # noqa: PLC0415 - not for `train --help`
     from localspec.train.pipeline import train  # noqa: PLC0415
     from localspec.train.training_listener import TrainingListener  # noqa: PLC0415
@@ -91,7 +103,7 @@ def command(pair: str | None, target: str | None, head: Path | None, **given: An
 
     line, cancel = ProgressLine(), Cancel()
     listener = TrainingListener(partial(_tell, line), partial(_show, line), cancel)
-    with acting(partial(_stop, cancel)):
+    with _stopping(cancel):
         try:
             if head is not None:
                 lines = check(pair, head, listener, scan=given["scan"], threads=given["threads"])
@@ -101,19 +113,49 @@ def command(pair: str | None, target: str | None, head: Path | None, **given: An
         finally:
             line.clear()
     for each in lines:
-        click.echo(each)
+        click.echo(unbroken(each))
 
 
-def _stop(cancel: Cancel, number: int, _frame: FrameType | None) -> None:
-    """Ask the training to end after the current step; asked twice, end at once."""
-    if cancel.is_set():
-        os._exit(128 + number)
-    cancel.set()
+def _check_together(given: dict[str, Any]) -> None:
+    """Put the command line before the settings file, and refuse what does not go together.
+
+    Raises:
+        UsageError: there is such.
+    """
+    command_line_first(given, "tokens", "hours")
+    command_line_first(given, "resume", "anew")
+    if given["tokens"] and given["hours"]:
+        raise UsageError("--tokens and --hours say the same", "Give one of them.")
+    if given["resume"] and given["anew"]:
+        raise UsageError("--resume goes on with a training, --anew forgets it", "Give one of them.")
+
+
+@contextmanager
+def _stopping(cancel: Cancel) -> Iterator[None]:
+    """Let a signal ask the training to end after the current step, and a second one end at once.
+
+    Raises:
+        Ended: a signal other than Ctrl+C asked for the end, and the work is over.
+    """
+    came: list[int] = []
+
+    def act(number: int, _frame: FrameType | None) -> None:
+        if came:
+            os._exit(128 + number)
+        came.append(number)
+        cancel.set()
+
+    with acting(act):
+        try:
+            yield
+        finally:
+            if came and came[0] != signal.SIGINT:
+                raise Ended(came[0])
 
 
 def _tell(line: ProgressLine, text: str) -> None:
     line.clear()
-    click.echo(text, err=True)
+    click.echo(unbroken(text), err=True)
 
 
 def _show(line: ProgressLine, text: str, share: float | None) -> None:

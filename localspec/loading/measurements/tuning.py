@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -30,7 +30,7 @@ from localspec.engine.llama import (
     machine,
     too_busy,
 )
-from localspec.errors import LocalspecError
+from localspec.errors import LocalspecError, OutOfMemory
 from localspec.limits import FLASH_ATTENTION
 from localspec.loading.load import check, load_session
 from localspec.loading.load_request import LoadRequest
@@ -120,19 +120,17 @@ def _exactness(
         cache_v=setup.cache_v,
     )
     known, store = exactness.key(model.path, setup, options), profile_store()
+    trial = replace(
+        usual, flash_attention=True, threads=options.threads, threads_batch=options.threads_batch
+    )
     if not too_busy(threads):
-        trial = replace(
-            usual,
-            flash_attention=True,
-            threads=options.threads,
-            threads_batch=options.threads_batch,
-        )
-        progress("Comparing passes bit by bit", None)
-        with Context(model, trial, cancel) as context:
-            longest = exactness.longest(context, known, store=store, announce=lambda: None)
-        if longest > 1:
-            progress("Timing passes with and without --exact", None)
-            exactness_cost.compare(model, usual, trial, known, store=store, cancel=cancel)
+        with suppress(OutOfMemory):  # the pair fills a card: what is stored already has to do
+            progress("Comparing passes bit by bit", None)
+            with Context(model, trial, cancel) as context:
+                longest = exactness.longest(context, known, store=store, announce=lambda: None)
+            if longest > 1:
+                progress("Timing passes with and without --exact", None)
+                exactness_cost.compare(model, usual, trial, known, store=store, cancel=cancel)
     return exactness.stored(known, store), exactness_cost.stored(known, store)
 
 

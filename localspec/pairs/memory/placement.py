@@ -386,16 +386,20 @@ class _Planner:
         """The sentence about a pair whose weights are read from disk in every pass.
 
         The system drops the least recently used pages, which are needed next, so every pass reads
-        all of the target. A draft is used all the time and stays in memory.
+        all of the target, or, of a mixture, the experts that it uses. A draft is used all the time
+        and stays in memory.
         """
         measured = self.disk()
         speed = measured or USUAL_DISK
         seconds = chosen.target_need.host_weights / speed
         known = "as measured now" if measured else "assumed: an SSD, not measured"
+        mixture = any(self.target.experts)
+        bound, pays = ("at most", "") if mixture else ("some", ", which pays most here")
+        least = "at least " if mixture else ""
         return (
             f"{formats.size(chosen.from_disk)} of weights find no room and are read from disk again"
-            f" and again: some {seconds:.2g} s for every pass at {formats.size(round(speed))}/s"
-            f" ({known}), {1 / seconds:.2g} tokens/s without drafting, which pays most here"
+            f" and again: {bound} {seconds:.2g} s for every pass at {formats.size(round(speed))}/s"
+            f" ({known}), {least}{1 / seconds:.2g} tokens/s without drafting{pays}"
         )
 
 

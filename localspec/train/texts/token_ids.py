@@ -61,10 +61,10 @@ class AskedIds(NamedTuple):
 def prompt_ids(
     template: ChatTemplate, prompts: Sequence[Sequence[Message]]
 ) -> list[tuple[int, ...]]:
-    """The ids of prompts as the target reads them, none for one that is too long."""
+    """The ids of prompts as the target reads them, none for one that is too long or empty."""
     found = []
     for messages in prompts:
-        ids = template.tokenize(template.render(messages))
+        ids = template.tokenize(template.render(messages)) if messages else []
         found.append(tuple(ids) if 0 < len(ids) <= LONGEST_PROMPT else ())
     return found
 

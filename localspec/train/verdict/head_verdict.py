@@ -122,4 +122,5 @@ def _timed(
         gamma="auto",
     )
     report = bench([session], request, cancel, progress=progress, asking=lambda *_: None)
+    cancel.check()  # it tells of what came before
     return next((arm.overall.speedup for arm in report.arms if arm.gamma == "auto"), None)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec import Struct
 
-from localspec.errors import NotFetched, in_words
+from localspec.errors import EngineError, NotFetched, in_words
 from localspec.loading.load_request import LoadRequest
 from localspec.process.messages import LoadFailed, SessionInfo
-from localspec.safe_text import one_line
+from localspec.safe_text import one_line, reason
 from localspec.ui.conversation.conversation_library import ConversationLibrary
 from localspec.ui.conversation.engine_phase import EnginePhase
 from localspec.ui.conversation.turn_controller import TurnController
@@ -20,6 +21,7 @@ from localspec.ui.pairs.pair_events import PairMissing
 from localspec.ui.status_lines import TitleLine
 
 _END_S = 20.0  # much longer than a step of storing the caches takes
+_AGAIN = "Close other programs, then press Enter."
 _GO_ON = "Enter loads the models again, /pairs chooses others."
 
 
@@ -110,7 +112,7 @@ class PairLoader:
         elif self.turns.close_for_loading():
             self._freed = False
             record = self.turns.record
-            self.turns.engine.load(name, record.messages(), record.stored_as)
+            self._begin(lambda: self.turns.engine.load(name, record.messages(), record.stored_as))
 
     def reload(self, then: Callable[[], None] | None = None, **changes: Any) -> None:
         """Load the pair again; the conversation goes on with `then`.
@@ -122,7 +124,18 @@ class PairLoader:
         if self.turns.close_for_loading():
             self._freed, self._then = False, then
             record = self.turns.record
-            self.turns.engine.reload(record.messages(), record.stored_as, **changes)
+            self._begin(
+                lambda: self.turns.engine.reload(record.messages(), record.stored_as, **changes)
+            )
+
+    def _begin(self, load: Callable[[], None]) -> None:
+        """Begin to load, or say why no engine can be started."""
+        try:
+            load()
+        except (OSError, subprocess.TimeoutExpired) as error:
+            before = isinstance(error, subprocess.TimeoutExpired)
+            why = "the one before has not ended" if before else reason(error)
+            self.died(EngineError(f"no engine can be started: {why}", _AGAIN))
 
     def unload(self) -> None:
         """End the engine, which gives the memory back; Enter loads the pair again.
@@ -146,7 +159,9 @@ class PairLoader:
         if self.turns.close_for_loading():
             self._freed = True
             record = self.turns.record
-            self.turns.engine.perform(make, record.messages(), record.stored_as)
+            self._begin(
+                lambda: self.turns.engine.perform(make, record.messages(), record.stored_as)
+            )
 
     def tell(self, text: str, remedy: str = "", *, error: bool = False) -> None:
         """Show a message from elsewhere, now or after a load, which redraws everything."""
