@@ -386,7 +386,7 @@ def test_what_is_found_beside_other_programs_chooses_no_threads(
         monkeypatch.setattr(tuning, "too_busy", lambda _, busy=busy: next(busy))
         monkeypatch.setattr(tuning, "wait_for_calm", lambda *_: None)
         found = json.loads(tune("toy", "--json", "-c", "256", "--draft", "lookup").stdout)["target"]
-        assert (found["threads"], found["by_threads"]) == (1, {})  # of the points that are shown
+        assert (found["threads"], found["by_threads"]) == (2, {})
         assert chosen_threads(target_context, None, draft=False, store=profile_store()) == 2
     monkeypatch.setattr(tuning, "too_busy", lambda _threads: False)
     calm = json.loads(tune("toy", "--json", "-c", "256", "--draft", "lookup").stdout)["target"]

@@ -9,6 +9,7 @@ import stat
 import textwrap
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import chain, count
 from pathlib import Path
@@ -141,17 +142,17 @@ def write_file(stored: StoredConversation, form: str, path: Path | None) -> Path
     """
     text = to_json(stored) if form == "json" else to_markdown(stored)
     target = path or _free_name(stored.header.title, form)
+    begun = False
     try:
         with target.open("x", encoding="utf-8", errors="replace", newline="\n") as out:
-            try:
-                out.write(text)
-                out.flush()
-            except BaseException:  # a part of it would look like all of it
-                target.unlink(missing_ok=True)
-                raise
+            begun = True
+            out.write(text)
     except FileExistsError:
         raise ConversationError(f"{target} exists already", "Name another file.") from None
     except (OSError, ValueError) as error:
+        if begun:  # a part of it would look like all of it
+            with suppress(OSError):
+                target.unlink()
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConversationError(f"cannot write {target}: {reason}", "Name another file.") from None
     return target
