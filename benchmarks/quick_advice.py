@@ -100,7 +100,7 @@ def silent(*_: object) -> None:
 
 
 def many(each: int, kinds: str) -> PromptSet:
-    """So many prompts of these kinds of the quick bench, its own first."""
+    """`each` prompts of every kind, those of the quick bench first."""
     drawn: dict[str, list[str]] = {}
     for one in real_prompts.questions(3 * each, seed=7):
         if len(one.turns[0]) < SHORT:

@@ -212,15 +212,7 @@ def test_the_wait_takes_nothing_from_the_questions_and_a_busy_machine_is_named(
         return bench_reports.report()
 
     monkeypatch.setattr(benchmark, "bench", measured)
-    wanted = BenchRequest(
-        prompts=prompt_sets.quick(),
-        repeats=1,
-        n_predict=8,
-        temperature=0.0,
-        seed=1,
-        gamma="auto",
-        deadline=145.0,
-    )
+    wanted = bench_reports.request(deadline=145.0)
     options = LoadRequest(pair="toy", gamma="auto", threads=1, ctx_size=256, seed=1)
     report = benchmark.bench_pair(
         options,

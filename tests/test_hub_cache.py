@@ -144,12 +144,6 @@ def test_a_branch_can_be_read_by_those_who_can_read_the_cache(hub_world: World, 
     assert ref.stat().st_ino == before
 
 
-def test_a_repository_has_one_spelling(hub_world: World, repo: Repo) -> None:
-    hub_world.server.repos["Ann/big-gguf"] = repo
-    assert hub_world.run("pull", "Ann/big-gguf", *ALONE, "--name", "one").code == 0
-    assert [folder.name for folder in hub_cache.repo_folders()] == ["models--ann--Big-GGUF"]
-
-
 def test_no_room_and_no_file_that_large_are_told_apart(
     repo: Repo, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,8 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from benchmarks import hardware
-from localspec.bench import benchmark, prompt_sets
-from localspec.bench.prompt_sets import BenchRequest
+from localspec.bench import benchmark
 from localspec.bench.result import BenchReport, MeanInterval
 from localspec.bench.sharing import shared_report
 from localspec.bench.sharing.shared_file import read_shared
@@ -22,7 +21,7 @@ from localspec.bench.sharing.shared_report import SharedReport, shared, to_json
 from localspec.cli.subcommands import cli
 from localspec.engine.cancel import Cancel
 from localspec.errors import LocalspecError, UsageError
-from tests.support.bench_reports import ENVIRONMENT, arm, report
+from tests.support.bench_reports import ENVIRONMENT, arm, report, request
 
 KINDS = {
     "edit": MeanInterval(1.6, 1.5, 1.7),
@@ -153,15 +152,7 @@ def test_a_target_that_nothing_drafts_for_has_nothing_to_share(
 ) -> None:
     off = SimpleNamespace(name="off", swept=False)
     monkeypatch.setattr(benchmark, "arms_of", lambda *_: [off])
-    wanted = BenchRequest(
-        prompts=prompt_sets.quick(),
-        repeats=1,
-        n_predict=8,
-        temperature=0.0,
-        seed=1,
-        gamma="auto",
-        shared=True,
-    )
+    wanted = request(shared=True)
     with pytest.raises(LocalspecError, match="nothing drafts for this target"):
         benchmark.bench([], wanted, Cancel(), progress=lambda *_: None, asking=lambda *_: None)
 

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TypeVar
 
-from localspec.errors import Ended
+from localspec.cli.standard_streams import ProgressLine, aside
+from localspec.errors import Cancelled, Ended
 from localspec.signals import acting
 
 T = TypeVar("T")
@@ -68,3 +69,22 @@ def raising() -> Iterator[None]:
 
     with acting(stop):
         yield
+
+
+@contextmanager
+def stoppable(line: ProgressLine, said: str) -> Iterator[None]:
+    """Let Ctrl+C end the block, which then says `said`; its progress is cleared in any case.
+
+    Raises:
+        Cancelled: Ctrl+C was pressed.
+        Ended: another signal asked for the end.
+    """
+    try:
+        with raising():
+            yield
+    except KeyboardInterrupt as error:
+        line.clear()
+        aside(said)
+        raise error if isinstance(error, Ended) else Cancelled from None
+    finally:
+        line.clear()

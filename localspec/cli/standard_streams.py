@@ -121,10 +121,10 @@ def write(text: str) -> None:
 
 def warn(notice: str) -> None:
     """Write a notice to standard error."""
-    _aside(f"warning: {one_line(notice, 400)}")
+    aside(f"warning: {one_line(notice, 400)}")
 
 
-def _aside(text: str, *, nl: bool = True) -> None:
+def aside(text: str, *, nl: bool = True) -> None:
     """Write to standard error; that it cannot be written ends no work."""
     with suppress(OSError):
         click.echo(text, nl=nl, err=True)
@@ -162,13 +162,13 @@ class ProgressLine:
         """Draw or print a line, without its middle if it is too long."""
         if self._is_terminal:
             columns = shutil.get_terminal_size().columns
-            _aside(f"\r\x1b[K{shortened(text, max(1, columns - 1))}", nl=False)
+            aside(f"\r\x1b[K{shortened(text, max(1, columns - 1))}", nl=False)
             self._drawn = True
         else:
-            _aside(shortened(text, _LONGEST))
+            aside(shortened(text, _LONGEST))
 
     def clear(self) -> None:
         """Erase the drawn line."""
         if self._drawn:
-            _aside("\r\x1b[K", nl=False)
+            aside("\r\x1b[K", nl=False)
             self._drawn = False

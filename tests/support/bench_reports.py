@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
+from localspec.bench import prompt_sets
+from localspec.bench.prompt_sets import BenchRequest
 from localspec.bench.result import (
     ALL,
     AnswersAgree,
@@ -153,3 +156,16 @@ def report(*on: ArmReport, **changes: Any) -> BenchReport:
         "peak_memory_bytes": 6_000_000_000,
     }
     return BenchReport(**values | changes)
+
+
+def request(**more: Any) -> BenchRequest:
+    """A request for the quick bench, with some of its fields changed."""
+    usual = BenchRequest(
+        prompts=prompt_sets.quick(),
+        repeats=1,
+        n_predict=8,
+        temperature=0.0,
+        seed=1,
+        gamma="auto",
+    )
+    return replace(usual, **more)

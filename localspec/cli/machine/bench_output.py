@@ -11,8 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from localspec import formats
 from localspec.bench import report_files
 from localspec.bench.result import ALL, INTERRUPTED, BenchReport
@@ -20,7 +18,7 @@ from localspec.bench.sharing.shared_file import read_shared
 from localspec.bench.sharing.shared_report import shared, to_json
 from localspec.bench.tables import text
 from localspec.chat.events import Noticed
-from localspec.cli.standard_streams import ProgressLine, warn, write
+from localspec.cli.standard_streams import ProgressLine, aside, warn, write
 from localspec.errors import LocalspecError
 from localspec.process.messages import BenchProgress, Event, Loading, TurnReported
 from localspec.safe_text import one_line
@@ -108,7 +106,7 @@ def _share(report: BenchReport, path: Path) -> None:
     """
     content = to_json(shared(report))
     read_shared(content.encode())  # as anybody who gets the file
-    click.echo(f"All that {one_line(path.name)} holds, for others to read:\n{content}", err=True)
+    aside(f"All that {one_line(path.name)} holds, for others to read:\n{content}")
     report_files.put(content.encode(), path)
 
 

@@ -9,10 +9,9 @@ from functools import partial
 import click
 
 from localspec import formats
-from localspec.cli.interrupt import raising
+from localspec.cli.interrupt import stoppable
 from localspec.cli.shared_options import LISTED_DRAFTERS, SCAN
 from localspec.cli.standard_streams import ProgressLine
-from localspec.errors import Cancelled, Ended
 from localspec.loading.measurements import ranking
 from localspec.pairs.hub import pair_pull
 from localspec.pairs.hub.pair_pull import PullPlan, PullProgress, PullRequest
@@ -51,37 +50,28 @@ def command(
     """
     line, asked = ProgressLine(), PullRequest(pair, draft, name)
     retries = RetryPolicy(note=line.show)
-    try:
-        with raising():
-            look = partial(_look, retries=retries, scan=scan, quant=quant)
-            found = look(asked)
+    with stoppable(line, "stopped; what came so far is kept, and the same command continues"):
+        look = partial(_look, retries=retries, scan=scan, quant=quant)
+        found = look(asked)
+        line.clear()
+        offer = found.report.offer
+        if offer is not None and (yes or (not dry_run and _wants(offer))):
+            found = look(replace(asked, draft=f"auto,{offer.kind}"))
             line.clear()
-            offer = found.report.offer
-            if offer is not None and (yes or (not dry_run and _wants(offer))):
-                found = look(replace(asked, draft=f"auto,{offer.kind}"))
-                line.clear()
-            for said in describe.lines(found.report):
-                click.echo(unbroken(said))
-            missing, free = formats.size(found.report.missing), formats.size(found.free)
-            fetched = f"{missing} to fetch, {free} free"
-            click.echo(
-                f"disk        {fetched if found.report.missing else 'nothing is to be fetched'}"
-            )
-            pair_pull.require_room(found)
-            if dry_run:
-                return
-            # Without a terminal, one line for every phase of every file.
-            record = pair_pull.execute(
-                found,
-                retries,
-                lambda at: line.update(_describe(at), (at.file.etag, at.file.phase)),
-            )
-    except KeyboardInterrupt as error:
-        line.clear()
-        click.echo("stopped; what came so far is kept, and the same command continues", err=True)
-        raise error if isinstance(error, Ended) else Cancelled from None
-    finally:
-        line.clear()
+        for said in describe.lines(found.report):
+            click.echo(unbroken(said))
+        missing, free = formats.size(found.report.missing), formats.size(found.free)
+        fetched = f"{missing} to fetch, {free} free"
+        click.echo(f"disk        {fetched if found.report.missing else 'nothing is to be fetched'}")
+        pair_pull.require_room(found)
+        if dry_run:
+            return
+        # Without a terminal, one line for every phase of every file.
+        record = pair_pull.execute(
+            found,
+            retries,
+            lambda at: line.update(_describe(at), (at.file.etag, at.file.phase)),
+        )
     click.echo(f"installed as {record.name}: try `localspec chat {record.name}`")
 
 

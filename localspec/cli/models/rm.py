@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from localspec import formats
-from localspec.cli.interrupt import raising
+from localspec.cli.interrupt import stoppable
 from localspec.cli.standard_streams import ProgressLine
-from localspec.errors import Cancelled, Ended, UsageError
+from localspec.errors import UsageError
 from localspec.pairs.disk import folders
 from localspec.pairs.disk.remove import Removal, remove, remove_all
 from localspec.pairs.hub.retries import RetryPolicy
@@ -25,15 +25,8 @@ def command(pair: str | None, every: bool) -> None:
         raise UsageError("rm needs the name of a pair, or --all", "Run: localspec list")
     line = ProgressLine()
     retries = RetryPolicy(note=line.update)
-    try:
-        with raising():
-            _remove(pair, retries, line)
-    except KeyboardInterrupt as error:
-        line.clear()
-        click.echo("stopped; the same command removes what is left", err=True)
-        raise error if isinstance(error, Ended) else Cancelled from None
-    finally:
-        line.clear()
+    with stoppable(line, "stopped; the same command removes what is left"):
+        _remove(pair, retries, line)
     if not every:
         return
     for path, holds in (

@@ -24,7 +24,7 @@ from localspec.cli.shared_options import (
     pair_of,
     refuse_others,
 )
-from localspec.cli.standard_streams import ProgressLine
+from localspec.cli.standard_streams import ProgressLine, aside
 from localspec.errors import Ended, UsageError
 from localspec.loading.measurements.head_promise import USUAL_TOKENS
 from localspec.safe_text import unbroken
@@ -155,7 +155,7 @@ def _stopping(cancel: Cancel) -> Iterator[None]:
 
 def _tell(line: ProgressLine, text: str) -> None:
     line.clear()
-    click.echo(unbroken(text), err=True)
+    aside(unbroken(text))
 
 
 def _show(line: ProgressLine, text: str, share: float | None) -> None:

@@ -76,7 +76,7 @@ def tune(options: LoadRequest, *, progress: Progress, cancel: Cancel) -> TunedPa
                 progress(f"Measuring {context.model.path.name}", None)
                 found.append(_tuned(context, checked.request, pair, progress, cancel))
         target, draft = found[0], found[1] if len(found) > 1 else None
-        exact, cost = _exactness(checked.request, pair, target.threads, progress, cancel)
+        exact, cost = _exactness(checked.request, pair, pair.target.threads.most, progress, cancel)
         return TunedPair(
             name=pair.name,
             machine=machine(),

@@ -238,18 +238,23 @@ def _reason_to_keep(model: InstalledModel, path: Path) -> str:
     # Compare resolved paths: the cache may have been reached through a link.
     if not folders.real(path.parent).is_relative_to(folders.real(hub_cache.cache_folder())):
         return "it lies outside the present Hub cache"
+    cache = folders.real(hub_cache.cache_folder())
+    snapshots = folders.real(hub_cache.repo_folder(model.repo)) / "snapshots"
+    shared = folders.real(path).is_relative_to(cache / "blobs")
     for pair in installed.all_pairs():
         for other in (Path(other) for one in pair.models for other in one.paths):
-            # The cache may have the same bytes under another name, which keeps them.
-            own_name = _place(other) != _place(path) and _is_cached_name(_place(other))
+            # The repository may have the same bytes under another name, which keeps them; those
+            # that repositories share are kept by a name in any.
+            place = _place(other)
+            named = snapshots in place.parents or (shared and _is_cached_name(place, cache))
+            own_name = place != _place(path) and named
             if folders.real(path) == folders.real(other) and not own_name:
                 return f"the pair {pair.name} uses it"
     return ""
 
 
-def _is_cached_name(place: Path) -> bool:
+def _is_cached_name(place: Path, cache: Path) -> bool:
     """Whether this is a name that the cache gives a file, and not the file itself."""
-    cache = folders.real(hub_cache.cache_folder())
     return place.is_relative_to(cache) and "snapshots" in place.relative_to(cache).parts[1:2]
 
 

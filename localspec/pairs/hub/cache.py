@@ -196,7 +196,8 @@ def note_revision(file: RemoteFile, revision: str) -> None:
             return
     ref.parent.mkdir(parents=True, exist_ok=True)
     write_whole(ref, file.commit)
-    ref.chmod(ref.parent.stat().st_mode & 0o666)
+    with contextlib.suppress(OSError):  # a file system without permissions
+        ref.chmod(ref.parent.stat().st_mode & 0o666)
 
 
 def _link(pointer: Path, blob: Path, *, alone: bool) -> None:

@@ -90,8 +90,7 @@ def look_up(reference: Reference, retries: RetryPolicy) -> RemoteRepo:
     for one in info.siblings:
         etag = (one.lfs.sha256 if one.lfs else one.blob_id) or ""
         if one.size is not None and re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", etag):
-            # By the Hub's spelling: one repository has one folder in the cache.
-            files[one.rfilename] = RemoteFile(info.id, info.sha, one.rfilename, one.size, etag)
+            files[one.rfilename] = RemoteFile(repo, info.sha, one.rfilename, one.size, etag)
     return RemoteRepo(info.sha, bool(info.gated), _licence(info), files)
 
 
