@@ -5,12 +5,13 @@
 
 Build llama-server of llama-cpp-python's own source with the same compiler, so that both programs
 run the same kernels (cmake -B build vendor/llama.cpp, then cmake --build build -t llama-server).
-Questions of the eight kinds of `real_prompts.py` are asked of three `localspec serve`, one that
-drafts by its own choice and two that never draft, and of llama-server: without drafting, with
-`ngram-mod` and `ngram-map-k` as they come and with short patterns, and with the draft at some
-lengths, alone and after either. All of them are loaded. They answer in turns, in a random order,
-with the same rendered prompts, threads and context. The second server that never drafts shows the
-noise.
+Questions of the eight kinds of `real_prompts.py` are asked of one `localspec serve` three times,
+once drafting by its own choice and twice with `"draft": "none"`, and of llama-server: without
+drafting, with `ngram-mod` and `ngram-map-k` as they come and with short patterns, and with the
+draft at some lengths, alone and after either. All of them are loaded. They answer in turns, in a
+random order, with the same rendered prompts, threads and context. The second answer without
+drafting shows the noise. It comes from the same process, since two processes with the same settings
+differ by up to a seventh for as long as they run.
 
 The first questions of every kind choose the best of llama-server's settings, the others score it
 (where there are no others, the same questions do, which favours llama-server); a setting that is a
@@ -144,11 +145,9 @@ def opened(given: argparse.Namespace) -> Iterator[dict[str, Server]]:
     threads, target, draft = str(given.threads), given.target, given.draft
     with ExitStack() as stack:
         servers: dict[str, Server] = {}
-        for name in OWN:
-            drafts = f"{draft},lookup" if draft else "lookup"
-            words = ("--draft", drafts if name == AUTO else "none")
-            one = Serving("-t", threads, "-c", CONTEXT, *words, pair=str(target))
-            servers[name] = ready(stack.enter_context(one).port)
+        drafts = f"{draft},lookup" if draft else "lookup"
+        one = Serving("-t", threads, "-c", CONTEXT, "--draft", drafts, pair=str(target))
+        servers |= dict.fromkeys(OWN, ready(stack.enter_context(one).port))
         its = {} if own(given) else drafters(draft, given.threads, given.lengths.split(","))
         for name, drafting in its.items():
             begin = partial(llama_server, given.binary, target, threads, drafting)
@@ -158,7 +157,7 @@ def opened(given: argparse.Namespace) -> Iterator[dict[str, Server]]:
 
 
 def own(given: argparse.Namespace) -> bool:
-    """Whether localspec's servers alone are asked."""
+    """Whether localspec alone is asked."""
     return given.binary is None or given.temperature > 0
 
 
@@ -226,8 +225,9 @@ def measure(
         body |= {"seed": SEED} if given.temperature else {}
         run, begun = Asked(at, kind, {}, {}, {}, 0.0, chooses), time.perf_counter()
         for name in names:
+            asked = body | ({"draft": "none"} if name in (BASELINE, AGAIN) else {})
             with servers[name]() as port:
-                run.speeds[name], run.first[name], run.tokens[name] = streamed(port, body)
+                run.speeds[name], run.first[name], run.tokens[name] = streamed(port, asked)
         run.seconds = time.perf_counter() - begun
         runs.append(run)
         hours = statistics.mean(one.seconds for one in runs) * (len(left) - n - 1) / 3600
