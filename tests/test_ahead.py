@@ -531,6 +531,14 @@ def test_it_stops_where_the_machine_gets_slower_and_comes_back() -> None:
     assert sum(done.ahead > 0 for done in rounds_of(rule, 60, s=1.0)) > 50
 
 
+def test_what_trials_may_cost_does_not_pile_up() -> None:
+    """After an hour in which too little was accepted, going on is tried now and then, not often."""
+    rule = AheadPolicy()
+    rounds_of(rule, 20_000, s=3.0, accepted=(0, 1, 0, 2))
+    rounds = rounds_of(rule, 400, s=3.0)
+    assert sum(done.ahead > 0 for done in rounds) <= 6
+
+
 def test_no_more_is_read_than_a_draft_lately_had() -> None:
     rule = AheadPolicy(forced=True)
     assert rule.reach(2) == 2

@@ -485,6 +485,15 @@ def test_the_better_of_two_drafters_is_chosen() -> None:
     assert set(chosen[-30:]) == {"good"}
 
 
+def test_what_is_said_is_of_the_drafter_that_drafts_now() -> None:
+    policy = auto(drafts=("model",))
+    for _ in range(100):
+        policy.observe(round_of(8, 2, drafter="model"))
+    for _ in range(30):
+        policy.observe(round_of(3, 3, passes=0, drafter=LOOKUP, copied=3))
+    assert (policy.note().length, policy.note().acceptance) == (3, 1.0)
+
+
 def test_without_a_draft_there_is_nothing_to_decide() -> None:
     policy = AutoGamma(Costs({0: FLAT}, {}))
     assert policy.plan(Situation(room=9, drafters={})) is BASELINE

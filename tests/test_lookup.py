@@ -440,6 +440,42 @@ def test_who_owes_copies_nothing() -> None:
     assert prices._replace(stake=0.21).best([0.99] * 62).length == 10
 
 
+def test_where_rejected_tokens_are_read_again_the_stake_covers_that() -> None:
+    curve = Curve({1: 1.0, 2: 1.1, 64: 1.4})
+    prices = Copying(Survival(), curve.times(64), curve.least, 1.0, stake=0.6, rereads=1.0)
+    assert prices.best([0.99] * 40) == Copy()
+    assert prices._replace(stake=1.2).best([0.99] * 40).length > 1
+    policy = AutoGamma(Costs({0: {1: 1.0, 2: 1.1, 64: 1.4}}, {}, max_rollback=0))
+    observed(policy, 0.99, [1.0], 40)  # fills the account
+    copies = 0
+    for _ in range(200):
+        plan = _plan_of(policy, [0.99])
+        copies += plan
+        policy.observe(
+            Round(
+                *((1,), plan, plan, 0, 0.0, 1.0, 1.0),
+                drafter=LOOKUP if plan else "",
+                copied=plan,
+                copy_confidences=(0.99,),
+                copy_chances=(0.0,),
+            )
+        )
+    assert 1 <= copies <= 5  # each costs 1.1 baseline rounds
+
+
+def test_after_a_long_copied_text_its_end_tells_no_nonsense() -> None:
+    for held in (340, 360, 400, 8_000):
+        survival = Survival()
+        for _ in range(held):
+            survival.learn((0.99,) * 3, (1.0,) * 3)
+        assert 0.99 < next(survival.chances([0.99])) <= 1.0
+        for _ in range(3):
+            survival.learn((0.99, 0.98), (1.0, 0.0))
+            chances = list(survival.chances([0.99] * 30))
+            assert chances == sorted(chances, reverse=True)
+            assert 0.0 < chances[-1] < chances[0] < 1.0
+
+
 def test_a_copy_passes_over_sizes_that_cost_more_than_longer_ones() -> None:
     curve = Curve({1: 1.0, 2: 60.0, 9: 60.0, 10: 1.5, 64: 1.5})
     prices = Copying(Survival(), curve.times(64), curve.least, 1.0, stake=1.0)

@@ -730,6 +730,14 @@ def test_of_tokens_that_are_spelt_alike_the_most_probable_is_told() -> None:
     assert scores["top_logprobs"] == [{"\n": -0.5, "a": -1.0}]
 
 
+def test_a_request_without_drafting_leaves_the_automatic_choice_alone() -> None:
+    """As with gamma 0, whose rounds teach it nothing about drafts, and which is told as off."""
+    for gamma in (None, 3, "auto"):
+        body = {"prompt": "x", "draft": "none"} | ({} if gamma is None else {"gamma": gamma})
+        asked = parsed(json.dumps(body).encode(), CompletionRequest)
+        assert asked.core().prepared(ChatSettings(), Dialect())[0].settings.gamma == 0
+
+
 @pytest.mark.parametrize("field", ["max_tokens", "seed", "top_k", "n", "repeat_last_n", "logprobs"])
 def test_a_whole_number_may_be_written_with_a_point(field: str) -> None:
     body = {"prompt": [1.0, 2.0], "temperature": 1.0, field: 1.0}

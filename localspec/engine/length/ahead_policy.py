@@ -98,7 +98,8 @@ class AheadPolicy:
         if done.ahead and whole:
             before = self._whole if self._guessed is None else self._guessed
             self._guessed = before + _LATELY * (right - before)
-        self._credit += _SHARE * done.total_s
+        most = max(_TRIALS, self.slower) * done.total_s  # enough for the next trial
+        self._credit = min(self._credit + _SHARE * done.total_s, most)
         alone = self._alone[done.drafted + 1]
         if done.draft_passes and not (waited or done.kept):
             self._steps.append(done.draft_s / done.draft_passes)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # it imports numpy, which lists of pairs do without
 _ENDED, _RISKED, _KEEP = 3.0, 1.5, 0.9
 
 _NOTHING = 1e-300  # a chance whose logarithm is finite
+_LOW = 1e-6  # a rate of ends below which the difference of two large numbers would be noise
 
 # Copied tokens that a model may read per position at which its agreement was observed.
 _TRUSTED = 4
@@ -60,9 +61,11 @@ class Survival:
         *stayed, last = map(_risk, confidences[: len(chances)])
         ended = len(chances) - sum(chances)
         # A copy that ends has used up only a part of its last token's risk: on average the mean of
-        # an exponential distribution truncated at that risk.
+        # an exponential distribution truncated at that risk, which is half of it at a low rate.
         rate = self._ended / self._risked
-        until = 1 / rate - last / math.expm1(min(50.0, rate * last))
+        until = last / 2
+        if rate > _LOW:
+            until = 1 / rate - last / math.expm1(min(50.0, rate * last))
         self._ended = _KEEP * self._ended + ended
         self._risked = _KEEP * self._risked + sum(stayed) + last + ended * (until - last)
 
@@ -115,7 +118,7 @@ class Copying(NamedTuple):
         baseline, gain, spent, stays = times[drafted + 1], 0.0, 0.0, chain
         own = 1.0 + drafted * chain
         best, fastest = Copy(), own / baseline
-        dearest = baseline + self.stake
+        dearest = baseline * (1 - self.rereads) + self.stake  # if all copied tokens are wrong
         most = bisect_right(least, dearest, drafted + 1, len(times)) - drafted - 2
         copied = confidences[: max(0, most)]
         for m, survives in enumerate(self.survival.chances(copied), 1):

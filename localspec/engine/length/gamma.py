@@ -128,11 +128,17 @@ class _Track:
     drafted: float = 0.0
     accepted: float = 0.0
 
+    def fade(self) -> None:
+        """Let the rounds so far weigh less."""
+        self.rounds *= _FADE
+        self.drafted *= _FADE
+        self.accepted *= _FADE
+
     def count(self, drafted: int, accepted: int) -> None:
         """Count a round in which the drafter was asked."""
-        self.rounds = _FADE * self.rounds + 1
-        self.drafted = _FADE * self.drafted + drafted
-        self.accepted = _FADE * self.accepted + accepted
+        self.rounds += 1
+        self.drafted += drafted
+        self.accepted += accepted
 
 
 @dataclass(slots=True)
@@ -260,13 +266,20 @@ class AutoGamma:
         self._generated += done.emitted
         self._account(done, rounds)
         self._copies.learn(done.copy_confidences, done.copy_chances)
-        for name, drafted, accepted in done.shares if done.drafter else ():
-            if drafted or done.draft_passes:
-                self._tracks[name].count(drafted, accepted)
+        if done.drafter:
+            self._count(done)
         if done.draft_passes or done.kept:
             track = self._tracks[done.drafter]
             track.calibration.learn(done.confidences, done.chances)
             track.agreement.learn(done.path_confidences, done.path_chances)
+
+    def _count(self, done: Round) -> None:
+        """Count a drafted round; drafters that were not asked lose weight."""
+        for track in self._tracks.values():
+            track.fade()
+        for name, drafted, accepted in done.shares:
+            if drafted or done.draft_passes:
+                self._tracks[name].count(drafted, accepted)
 
     def _account(self, done: Round, rounds: float) -> None:
         """Update the accounts that bound probes, after a round worth `rounds` baseline rounds."""
@@ -277,22 +290,23 @@ class AutoGamma:
         curve = self._table.target.at(done.context)
         drafting = rounds - curve.seconds(done.drafted + 1) / curve.seconds(1)
         self._credit = min(_CREDIT, self._credit - drafting + _INTEREST * rounds)
-        self._stake = self._staked(done, curve)
+        self._stake = self._staked(done, curve, rounds)
         self._drafting += _LATELY * ((done.drafted > 0) - self._drafting)
         self._copying += _LATELY * ((done.drafter == LOOKUP) - self._copying)
         if any(accepted for name, _, accepted in done.shares if name != LOOKUP):
             self._credit, self._probes, self._wait = _CREDIT, 0, 0
 
-    def _staked(self, done: Round, curve: Curve) -> float:
-        """The tokens that copies may cost after this round."""
+    def _staked(self, done: Round, curve: Curve, rounds: float) -> float:
+        """The tokens that copies may cost after this round, worth `rounds` baseline rounds."""
         if not done.copied:
             seen = self._stake + _SEEN_RIGHT * sum(done.copy_chances[:1])
             return max(self._stake, min(_STAKE, seen))
-        own = done.drafted - done.copied
-        alone = not own
-        tokens = max(0, done.accepted - own) + alone
-        seconds = curve.seconds(done.drafted + 1) - (0.0 if alone else curve.seconds(own + 1))
-        gained = tokens - max(1.0, self._usual.gain) * seconds / curve.seconds(1)
+        own, tokens = done.drafted - done.copied, 1 + done.accepted
+        if own:  # the copies of a longer draft
+            tokens = max(0, done.accepted - own)
+            seconds = curve.seconds(done.drafted + 1) - curve.seconds(own + 1)
+            rounds = seconds / curve.seconds(1)
+        gained = tokens - max(1.0, self._usual.gain) * rounds
         return self._stake + gained if gained >= 0 else min(_STAKE, self._stake + gained)
 
     def follow(self, done: Round) -> None:

@@ -110,7 +110,7 @@ class AnswerOptions(_ChainFields, kw_only=True):
             accept=own.accept if self.accept is None else self.accept,
             lenience=own.lenience if self.accept is None else None,
             grammar=grammar or self.grammar or own.grammar,
-            gamma=own.gamma if self.gamma is None else self.gamma,
+            gamma=0 if self.draft == NONE else own.gamma if self.gamma is None else self.gamma,
             n_predict=own.n_predict if n_predict is None else n_predict,
             stop=own.stop if stop is None else tuple(stop),
             repeatable=own.repeatable if self.seed is None else self.seed >= 0,
