@@ -159,11 +159,17 @@ def test_words_are_found_in_scripts_that_put_no_space_between_them(
     one.turn("天气", "你好世界，今天天气很好。")
     one.record.fresh()
     one.turn("Thai", "สวัสดีชาวโลก")
-    assert one.titles("世界") == one.titles("世界 很好") == ["天气"]
+    assert one.titles("世界") == one.titles("很好 世界") == ["天气"]
     assert one.titles("ชาวโลก") == ["Thai"]
     assert one.titles("世上") == []
     hit = one.store_thread.ask(lambda s: s.listed("世界")).result(10)[0]
     assert "你好世界" in hit.found
+    one.record.fresh()
+    one.turn("mixed", "Python 你好, and SNAKES_1")
+    assert one.titles("snakes 你好 python") == ["mixed"]
+    assert one.titles("snakes_2 你好") == one.titles("nothing 你好") == []
+    hit = one.store_thread.ask(lambda s: s.listed("SNAKES 你好")).result(10)[0]
+    assert "你好" in hit.found
 
 
 def test_a_message_that_came_to_nothing_is_found_by_no_search(

@@ -80,9 +80,10 @@ class ServerSettings(Struct, frozen=True, omit_defaults=True):
         Of variables in the command, its folder and the URL, it has a hash of what they stand for.
         """
         named = {"command": self.command, "args": list(self.args), "url": self.url}
-        text = json.dumps([named, self.cwd])
-        meant = _VARIABLE.sub(_meant, text).encode("utf-8", "surrogateescape")
-        values = {} if meant == text.encode() else {"values": sha256(meant).hexdigest()}
+        texts = [self.command, *self.args, self.url, self.cwd]
+        meant = [_VARIABLE.sub(_meant, text) for text in texts]
+        hashed = sha256(json.dumps(meant).encode()).hexdigest()
+        values = {} if meant == texts else {"values": hashed}
         return {
             **named,
             "cwd": self.folder,

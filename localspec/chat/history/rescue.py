@@ -43,8 +43,8 @@ def is_rescued(path: Path) -> bool:
     try:
         with closing(sqlite3.connect(lock, timeout=0, isolation_level=None)) as db:
             db.execute("BEGIN EXCLUSIVE")
-    except sqlite3.OperationalError:
-        return True
+    except sqlite3.OperationalError as error:
+        return error.sqlite_errorcode in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
     return False
 
 

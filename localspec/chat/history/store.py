@@ -64,10 +64,13 @@ _FOUND = "SELECT conversation FROM words WHERE words MATCH ?"
 # Scripts that put no space between words: Thai to Burmese, Khmer, kana, and Chinese characters. The
 # index takes a run of such letters for one word.
 _UNSPACED = re.compile("[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
-_FOUND_INSIDE = "SELECT conversation FROM messages WHERE content LIKE ?"
+_ALL_INSIDE = (
+    "NOT EXISTS (SELECT 1 FROM json_each(?) WHERE instr(lower(content), lower(value)) = 0)"
+)
+_FOUND_INSIDE = f"SELECT conversation FROM messages WHERE {_ALL_INSIDE}"  # noqa: S608
 _EXTRACT = (
-    "SELECT substr(content, max(1, instr(content, ?) - 12), 60) FROM messages"
-    " WHERE content LIKE ? AND messages.conversation = c.id LIMIT 1"
+    "SELECT substr(content, max(1, instr(lower(content), lower(?)) - 12), 60) FROM messages"  # noqa: S608
+    f" WHERE messages.conversation = c.id AND {_ALL_INSIDE} LIMIT 1"
 )
 _SNIPPET = (
     "SELECT snippet(words, 1, '', '', '…', 12) FROM words"
@@ -267,7 +270,7 @@ class Store:
         """Conversations, latest first: all, or those that contain every word of `search`.
 
         The last word may be a prefix; in scripts without spaces between words, a word may be any
-        part of the text, and the words stand in this order. Titles are searched too.
+        part of the text. Titles are searched too, for the words in this order.
         """
         terms = re.findall(r"\w+", search)
         hit, where, values = "''", "deleted IS NULL", list[str]()
@@ -275,7 +278,12 @@ class Store:
             words, inside = " ".join(f'"{term}"' for term in terms) + "*", f"%{'%'.join(terms)}%"
             hit, values, found = f"({_SNIPPET})", [words, inside, words], _FOUND
             if _UNSPACED.search(search):
-                hit, values, found = f"({_EXTRACT})", [terms[0], *3 * [inside]], _FOUND_INSIDE
+                parts = json.dumps(terms)
+                hit, values, found = (
+                    f"({_EXTRACT})",
+                    [terms[0], parts, inside, parts],
+                    _FOUND_INSIDE,
+                )
             where += f" AND (title LIKE ? OR c.id IN ({found}))"
         rows = self._db.execute(
             f"SELECT {_HEADER}, ({_COUNT}), {hit} FROM conversations c WHERE {where}"  # noqa: S608
