@@ -2,10 +2,11 @@
 
 Lookup: recorded answers of a real model are replayed with the real lookup and the real policy over
 each curve of `models/curves.toml` (`benchmarks/real_lookup.py` has the replay); the speeds go into
-that file, from which `localspec show` has them too. Heads are computed from published lengths of
-rounds, next to the speeds that were published with them. Files of `localspec bench --share` in
-`benchmarks/data/shared` become rows. No model is loaded; the replay takes some five minutes, the
-page alone a second:
+that file, from which `localspec show` has them too, by the same groups of machines and weights
+(`published.groups`). Heads are computed from the tokens in a round, which were published or follow
+from published acceptances, next to the speeds that were published with them. Files of `localspec
+bench --share` in `benchmarks/data/shared` become rows. No model is loaded; the replay takes some
+ten seconds, the page alone a second:
 
     uv run python -m benchmarks.hardware [--replay] [--output docs/hardware.md]
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 import argparse
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -28,11 +29,10 @@ from localspec.bench.sharing.shared_report import SharedGain, SharedReport
 from localspec.drafter_names import MTP
 from localspec.engine.length.cost import Curve, Points
 from localspec.engine.length.gamma import AutoGamma
-from localspec.engine.length.stopping import gamma_for
 from localspec.errors import LocalspecError
 from localspec.loading.measurements import published
-from localspec.loading.measurements.published import PublishedCurve
-from localspec.loading.measurements.ranking import ACCEPTED
+from localspec.loading.measurements.published import Group, PublishedCurve, Range
+from localspec.loading.measurements.ranking import ACCEPTED, HEAD_STEP
 from localspec.pairs.disk.folders import shipped
 from localspec.safe_text import one_line
 
@@ -45,25 +45,18 @@ COLUMNS: Final = {  # the recorded kinds in each kind of `published.KINDS`
     "code": ("code",),
     "chat": ("chat", "explain", "summarise"),
 }
-# Bytes that a step of Qwen3.8-27B's MTP head reads, over those of the target: its layer (0.4 of 27
-# billion weights) and the output matrix (248,320 x 5,120), which has 6.56 bits a weight in files
-# with some 4.8.
-HEAD_STEP: Final = (0.4e9 * 4.8 + 248_320 * 5_120 * 6.56) / (27e9 * 4.8)
-KINDS: Final[Mapping[str, Callable[[PublishedCurve], bool]]] = {
-    "NVIDIA card": lambda curve: curve.kind == "nvidia" and not curve.experts,
-    "AMD card, Radeon 8060S": lambda curve: curve.kind == "amd" and not curve.experts,
-    "Apple chip, weights of 8 bits": lambda curve: curve.kind == "apple" and not curve.experts,
-    "other laptop or PC, weights of 4 to 6 bits": lambda curve: on_processor(curve, sixteen=False),
-    "other laptop or PC, weights of 16 bits": lambda curve: on_processor(curve, sixteen=True),
-    "mixture of experts, on any machine": lambda curve: curve.experts,
-}
 PAYS: Final = 1.1  # times as fast: less is hard to notice
 TEXT: Final = """# Does it pay on my machine?
 
 Times as fast as without drafting. Lookup works with every model and needs no download; a draft and
-most heads are a further file, and the table assumes that 70 % of their tokens are accepted.
+most heads are a further file, and the table assumes that 70 % of their tokens are accepted and that
+each takes {step:.3f} of the time of a token without drafting.
 
 {short}
+
+A row stands for weights of its size alone: others have other costs. What has no row, or `?` in it,
+is not known, for want of published figures. What is called published was measured, with the heads
+of the last table. Mixtures of experts have `?` because no speed of one with a head was published.
 
 Where it does not pay, localspec drafts nothing. `localspec show` says what is expected of your own
 machine, and `localspec bench --quick` measures it.
@@ -79,10 +72,17 @@ replayed with the real lookup and `--gamma auto` over each machine's T(n)/T(1).
 
 {lookup}
 
+Curves measured by `ub` (`llama-bench -ub n`) leave out the vocabulary's rows, the output matrix, of
+which a verification needs one for every token; `pp` (`-p n`) has one a pass; `bb`
+(`llama-batched-bench`) has all. Nothing was added for them: a whole pass may cost a little less or
+more than its row says.
+
 ## Heads
 
 Tokens in a round over T(n + 1) / T(1) + n c, where the head's step c = {step:.3f} T(1) follows from
-its bytes (Qwen3.8-27B, MTP). The tokens in a round were published with the speeds.
+its bytes (Qwen3.8-27B, MTP). The tokens in a round were published for the Radeon 8060S; for the RTX
+4090 and the RX 7900 XTX only acceptances were, and 1 + drafted x acceptance is ours. All three
+curves leave out the vocabulary's rows.
 
 {heads}
 
@@ -106,11 +106,10 @@ def main() -> None:
 
 def page() -> str:
     """The page, from the data files."""
-    told = tomllib.loads((DATA / "heads.toml").read_text("utf-8"))
-    rows = list(heads(told["head"]))
+    rows = list(heads(tomllib.loads((DATA / "heads.toml").read_text("utf-8"))["head"]))
     off = [abs(expected / told - 1) for *_, expected, told in rows]
     return TEXT.format(
-        short=short(published.curves(), told["speed"]),
+        short=short(list(published.groups().values())),
         n=sum(len(turn["answer"]) > 1 for line in lines(RECORDED) for turn in line["turns"]),
         lookup=lookup(published.curves()),
         step=HEAD_STEP,
@@ -121,8 +120,12 @@ def page() -> str:
         off=100 * median(off),
         worst=100 * max(off),
         speeds=table(
-            ("machine", "without", "with", "source"),
-            [(each["machine"], *each["tokens"], each["source"]) for each in told["speed"]],
+            ("machine", "model", "without", "with", "source"),
+            [
+                (each.machine, each.model, *each.tokens, each.source)
+                for group in published.groups().values()
+                for each in group.speeds
+            ],
         ),
         shared=shared(DATA / "shared"),
     )
@@ -140,7 +143,7 @@ def replay() -> None:
         if not replaced:
             blocks[at] = f"{blocks[at].rstrip()}\n{line}\n\n"
     path.write_text("[[curve]]\n".join([head, *blocks]), "utf-8")
-    published.curves.cache_clear()
+    published.read.cache_clear()
 
 
 def points(times: Mapping[str, float]) -> Points:
@@ -148,43 +151,29 @@ def points(times: Mapping[str, float]) -> Points:
     return {1: 1.0} | {int(n): ratio for n, ratio in times.items()}
 
 
-def on_processor(curve: PublishedCurve, *, sixteen: bool) -> bool:
-    """Whether a curve is a dense model's on a processor, with weights of 16 bits, or of fewer."""
-    own = curve.kind == "processor" and not curve.experts
-    return own and curve.model.endswith("F16") == sixteen
-
-
-def short(curves: Sequence[PublishedCurve], speeds: Sequence[Mapping[str, Any]]) -> str:
-    """The answer for each kind of machine: the range over its curves, or over published speeds."""
+def short(groups: Sequence[Group]) -> str:
+    """The answer for each group: the range over its curves, or over published speeds."""
     rows = []
-    for name, belongs in KINDS.items():
-        own = [curve for curve in curves if belongs(curve)]
-        edits, chat = ([curve.lookup[kind] for curve in own] for kind in ("edits", "chat"))
-        heads = [head_gain(curve) for curve in own]
-        told = {"edits": edits, "chat": chat, "a head or draft": heads}
-        sure = [kind for kind, gains in told.items() if min(gains) >= PAYS]
-        perhaps = [kind for kind, gains in told.items() if min(gains) < PAYS <= max(gains)]
+    for group in groups:
+        told = {kind: group.lookup.get(kind) for kind in ("edits", "chat")}
+        told["a head or draft"] = group.drafted(ACCEPTED[MTP], HEAD_STEP)
+        known = {kind: gains for kind, gains in told.items() if gains is not None}
+        sure = [kind for kind, gains in known.items() if gains[0] >= PAYS]
+        perhaps = [kind for kind, gains in known.items() if gains[0] < PAYS <= gains[1]]
         parts = ("yes" if len(sure) == len(told) else f"for {' and '.join(sure)}") if sure else ""
         more = f"perhaps for {' and '.join(perhaps)}" if perhaps else ""
-        answer = "; ".join(filter(None, (parts, more))) or "no"
-        rows.append((name, *map(span, told.values()), answer))
-    for name in dict.fromkeys(each["row"] for each in speeds):
-        gains = [each["tokens"][1] / each["tokens"][0] for each in speeds if each["row"] == name]
-        answer = "with a head" if min(gains) >= PAYS else "measure it first"
-        rows.append((name, "?", "?", f"{span(gains)}, published", answer))
+        unsure = "no" if len(known) == len(told) else "measure it first"
+        answer = "; ".join(filter(None, (parts, more))) or unsure
+        made = "" if group.curves else ", published"
+        cells = (span(gains) + made if gains is not None else "?" for gains in told.values())
+        rows.append((group.name, *cells, answer))
     head = "your machine", "edits, by lookup", "chat, by lookup", "head or draft", "does it pay?"
     return table(head, rows)
 
 
-def head_gain(curve: PublishedCurve) -> float:
-    """The speed-up of the MTP head whose step is `HEAD_STEP`."""
-    times = Curve(curve.points).times(max(curve.times))
-    return gamma_for(ACCEPTED[MTP], times, HEAD_STEP)[1]
-
-
-def span(gains: Sequence[float]) -> str:
+def span(gains: Range) -> str:
     """A range of speed-ups: ``2.1 to 3.1``, or ``1.4`` where both ends read alike."""
-    low, high = f"{min(gains):.1f}", f"{max(gains):.1f}"
+    low, high = (f"{each:.1f}" for each in gains)
     return low if low == high else f"{low} to {high}"
 
 
@@ -194,9 +183,9 @@ def lookup(curves: Sequence[PublishedCurve]) -> str:
     for curve in curves:
         cells = [f"{curve.lookup[kind]:.2f}" for kind in COLUMNS]
         t4 = f"{Curve(curve.points).seconds(4):.2f}"
-        rows.append((curve.machine, curve.model, t4, *cells))
+        rows.append((curve.machine, curve.model, curve.how, t4, *cells))
     names = (", ".join(kinds) for kinds in COLUMNS.values())
-    return table(("machine", "model", "T(4)", *names), rows)
+    return table(("machine", "model", "by", "T(4)", *names), rows)
 
 
 def gain(times: Points, found: Sequence[tuple[str, Answer]], kinds: Sequence[str]) -> float:
@@ -212,15 +201,17 @@ def heads(
 ) -> Iterator[tuple[str, str, int, float, float, float]]:
     """Expected and published speed-ups of each head and draft length."""
     for each in published:
-        target = Curve(points(each["times"]))
+        known = points(each["times"])
         for drafted, length, speedup in each["measured"]:
-            expected = length / (target.seconds(drafted + 1) + drafted * HEAD_STEP)
-            yield each["machine"], each["curve"], drafted, length, expected, speedup
+            n = drafted + 1
+            curve = each["curve"] + (f", T({n}) extrapolated" if n > max(known) else "")
+            expected = length / (Curve(known).seconds(n) + drafted * HEAD_STEP)
+            yield each["machine"], curve, drafted, length, expected, speedup
 
 
 def shared(folder: Path) -> str:
     """The rows of shared files; refused files are left out and named."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for path in sorted(folder.glob("*.json")):
         try:
             rows += shared_rows(read_shared(path.read_bytes()))
@@ -235,17 +226,19 @@ def shared(folder: Path) -> str:
 def shared_rows(found: SharedReport) -> Iterator[tuple[str, ...]]:
     """A row for every choice of drafters."""
     times = dict(found.curve)
-    t4 = f"{Curve(times).seconds(4) / times[1]:.2f}"
+    t4 = f"{Curve(times).seconds(4) / times[1]:.2f}" if max(times) >= 4 else "?"
     for arm in found.arms:
-        said = ", ".join(f"{gain.kind} {gain.speedup:.2f}{spread(gain)}" for gain in arm.gains)
-        yield found.machine, found.target.type, t4, arm.drafters, said
+        yield found.machine, found.target.type, t4, arm.drafters, ", ".join(map(gained, arm.gains))
 
 
-def spread(gain: SharedGain) -> str:
-    """The interval of a speed-up; empty for a single question."""
+def gained(gain: SharedGain) -> str:
+    """A speed-up and its interval, which a single question does not have."""
+    if gain.acceptance is None:
+        return f"{gain.kind} nothing drafted"
+    told = f"{gain.kind} {gain.speedup:.2f}"
     if gain.low is None or gain.high is None:
-        return ""
-    return f" ({gain.low:.2f}–{gain.high:.2f})"
+        return told
+    return f"{told} ({gain.low:.2f}–{gain.high:.2f})"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

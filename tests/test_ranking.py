@@ -382,6 +382,19 @@ def test_a_draft_helps_where_checking_is_cheap_and_nowhere_else() -> None:
     assert mixture.drafted == mixture.baseline
 
 
+def test_a_step_of_a_head_takes_what_its_bytes_take() -> None:
+    """Of Qwen3.8-27B: its layer, and the output matrix, in which most of the bytes are."""
+    head = row("a", 16.2, drafter="mtp")
+    reads = ranking.draft_reads(head)
+    assert reads is not None
+    layer, matrix = 0.4e9 * 4.8 / 8, 248_320 * 5_120 * 6.56 / 8
+    assert reads == pytest.approx(layer + matrix, rel=1e-6)
+    (one,) = ranking.ranked([head], speed(20))
+    assert one.drafted / one.baseline == pytest.approx(
+        gamma_for(0.7, [1.0] * 26, reads / head.target_bytes)[1]
+    )
+
+
 def test_what_is_taken_to_be_accepted_is_told_where_something_drafts_alone() -> None:
     known = MachineSpeed("here", {"demo": costs(20), "mine": costs(10, 2.0, step=0.01)})
     alone, drafts, mine = (

@@ -28,13 +28,19 @@ from localspec.safe_text import one_line
 ACCEPTED: Final = {DRAFT: 0.7, MTP: 0.7}
 """Assumed acceptance of each drafter; copied text allows no assumption."""
 
+HEAD_STEP: Final = (0.4e9 * 4.8 + 248_320 * 5_120 * 6.56) / (27e9 * 4.8)
+"""Bytes that a step of a target's own head reads, over those that a token of the target reads.
+
+Of Qwen3.8-27B: the MTP layer (0.4 of 27 billion weights) and the output matrix (248,320 x 5,120),
+which has 6.56 bits a weight in files with some 4.8.
+"""
+
 LEAST: Final = {"chat": 6.0, "code": 6.0, "reasoning": 10.0}
 """Tokens per second from which on a kind of pair is fast enough: people read about six."""
 
 _MOST_WEIGHTS: Final = 1 << 50  # bytes
 _FEWEST_BITS, _MOST_BITS = 0.5, 64.0  # of a weight
 _BRIEF, _LONG = 1e-7, 1e5  # limits for the seconds of a decode
-_HEAD: Final = 0.05  # share of a target's bytes that its inner head reads
 _FAR: Final = 4  # a file of more times a measured model's bytes cannot be derived from it
 _ROOM: Final = 1.225  # bytes of memory per byte of a model's files
 _WORTH_A_WORD: Final = 1.05
@@ -439,7 +445,7 @@ def draft_reads(row: ListedPair) -> float | None:
     """Bytes of weights that a drafted token reads; None if no model drafts."""
     if row.drafter == DRAFT:
         return row.draft_bytes
-    return _HEAD * row.target_bytes * row.active if row.drafter == MTP else None
+    return HEAD_STEP * row.target_bytes * row.active if row.drafter == MTP else None
 
 
 def _times(read: float, bits: float, like: PairCosts) -> list[float]:
