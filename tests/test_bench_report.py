@@ -429,6 +429,19 @@ def test_no_advice_comes_from_answers_in_which_nothing_was_drafted(quick: bool) 
     assert not [line for line in verdict(made) if "eave drafting" in line]
 
 
+def test_the_best_setting_is_one_that_drafted() -> None:
+    bare = arm("bare", GOOD)
+    bare = replace(bare, overall=replace(bare.overall, drafting=0.0))
+    small, tiny = arm("small", SAME), arm("tiny", BAD)
+    made = report(bare, small, tiny)
+    assert made.best is small
+    said = " ".join(verdict(made))
+    assert "Of the drafts, small is the fastest; the others: tiny 0.70×." in said
+    assert report(bare, replace(bare, name="none")).best is bare
+    for few in (report(bare, small), report(bare, replace(bare, name="other"))):
+        assert "fastest" not in " ".join(verdict(few))
+
+
 def test_a_good_run_gets_no_complaints() -> None:
     rooflines = {n: 1.0 + 0.9 * n for n in range(6)}
     made = report(arm("on", GOOD), sweep=sweep(rooflines, dict.fromkeys(range(6), 1.5)))

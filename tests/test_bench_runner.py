@@ -301,6 +301,22 @@ def test_nothing_private_stands_in_a_report(
         assert told in said
 
 
+def test_what_has_no_name_of_its_own_is_shared_without_one(
+    session: Session, usual: tuple[BenchReport, Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = session.pair
+    assert pair.draft is not None
+    copies = ("lookup", "lookup")
+    named = ("draft", pair.draft.model.metadata["general.name"])
+    assert usual[0].on[0].drafters == (named, copies)
+    for model in (pair.target.model, pair.draft.model):
+        monkeypatch.delitem(model.metadata, "general.name")
+    report = run(session, request(repeats=1))
+    assert report.environment["target"]["name"] == pair.target.model.path.stem
+    assert report.environment["target"]["own_name"] == ""
+    assert report.on[0].drafters == (("draft", ""), copies)
+
+
 def forced(draft: Path) -> BenchReport:
     """Gamma 4 with this draft, over a part of the toy's questions."""
     options = LoadRequest(pair="toy", draft=str(draft), threads=1, gamma=4)

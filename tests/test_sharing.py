@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +15,9 @@ from click.testing import CliRunner, Result
 
 from benchmarks import hardware
 from localspec.bench import benchmark
-from localspec.bench.result import BenchReport, MeanInterval
+from localspec.bench.result import ArmReport, BenchReport, MeanInterval
 from localspec.bench.sharing import shared_report
-from localspec.bench.sharing.shared_file import read_shared
+from localspec.bench.sharing.shared_file import read_shared, require_shareable
 from localspec.bench.sharing.shared_report import SharedReport, shared, to_json
 from localspec.cli.subcommands import cli
 from localspec.engine.cancel import Cancel
@@ -39,17 +40,28 @@ LOADED = {
     "rpc": ["secret.example:50052"],
     "device": ["CUDA0"],
 }
-MODEL = {"name": "Big 8B", "type": "llama 8B Q8_0", "file_bytes": 5_000_000_000}
+MODEL = {
+    "name": "Acme-merger-notes",
+    "own_name": "Big 8B",
+    "type": "llama 8B Q8_0",
+    "file_bytes": 5_000_000_000,
+}
+ASKED = {"prompts": "quick", "temp": 0.0, "n_predict": 128, "ignore_eos": False, "quick": True}
 
 
-def measured(**environment: Any) -> BenchReport:
+def on(name: str = "on", *, drafters: Any = (("draft", "Small 1B"),), **changes: Any) -> ArmReport:
+    """A setting that drafts."""
+    return replace(arm(name, KINDS["edit"], KINDS), drafters=drafters, **changes)
+
+
+def measured(*arms: ArmReport, **environment: Any) -> BenchReport:
     """A report with all that is shared."""
     where = ENVIRONMENT | {
         "target": MODEL | {"sha256_of_first_mebibyte": "ab" * 32},
-        "drafts": [MODEL | {"name": "Small 1B", "sha256": "cd" * 32}],
+        "drafts": [MODEL | {"own_name": "Small 1B", "sha256": "cd" * 32}],
         "loaded_with": LOADED,
     }
-    return report(arm("on", KINDS["edit"], KINDS), environment=where | environment)
+    return report(*(arms or (on(),)), environment=where | environment, settings=ASKED)
 
 
 def document() -> dict[str, Any]:
@@ -61,7 +73,10 @@ def test_what_was_measured_is_read_back() -> None:
     made = shared(measured())
     assert read_shared(to_json(made).encode()) == made
     assert made.curve[0] == (1, 0.01)
-    assert made.target.hashed == "first mebibyte"
+    assert (made.target.name, made.target.hashed) == ("Big 8B", "first mebibyte")
+    assert made.arms[0].drafters == "Small 1B"
+    how = made.settings
+    assert (how.temp, how.n_predict, how.ignore_eos, how.quick) == (0.0, 128, False, True)
     assert [gain.kind for gain in made.arms[0].gains] == list(KINDS)
     assert made.arms[0].gains[2].low is None
     assert len(to_json(made)) < 4000
@@ -71,18 +86,54 @@ def test_nothing_in_it_names_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("getpass.getuser", lambda: "Theodora")
     monkeypatch.setattr("platform.node", lambda: "attic-7.example")
     for name in (
+        "",
         "Größe 7",
+        "home/bob/models/x",
         "theodoras finetune",
         "made on ATTIC-7",
         "/srv/models/big",
         "~/m/x",
         "C:\\m\\x",
     ):
-        target = MODEL | {"name": name, "sha256": "ab" * 32}
-        said = to_json(shared(measured(pair="my secret pair", target=target)))
+        target = MODEL | {"own_name": name, "sha256": "ab" * 32}
+        drafting = on(drafters=(("mtp", name), ("lookup", "lookup")))
+        said = to_json(shared(measured(drafting, pair="my secret pair", target=target)))
         assert json.loads(said)["target"]["name"] == ""
-        for secret in ("Theodora", "theodora", "attic", "ATTIC", "secret", "srv", "my "):
+        assert json.loads(said)["arms"][0]["drafters"] == "mtp+lookup"
+        for secret in ("heodora", "attic", "ATTIC", "secret", "srv", "my ", "bob", "Acme"):
             assert secret not in said
+
+
+def test_a_name_of_two_letters_is_looked_for_as_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("getpass.getuser", lambda: "Jo")
+    for name, told in (("Jo's notes", ""), ("made-by-JO", ""), ("Dojo 7B", "Dojo 7B")):
+        target = MODEL | {"own_name": name, "sha256": "ab" * 32}
+        assert shared(measured(target=target)).target.name == told
+
+
+def test_the_publisher_before_a_models_name_is_left_out() -> None:
+    target = MODEL | {"own_name": "Meta/Llama 3.2 1B", "sha256": "ab" * 32}
+    made = shared(measured(target=target))
+    assert made.target.name == "Llama 3.2 1B"
+    assert read_shared(to_json(made).encode()) == made
+
+
+def test_a_machine_with_several_cards_has_a_name_that_fits() -> None:
+    cpu = "AMD Ryzen Threadripper PRO 7995WX 96-Cores™, 192 threads, 540 GB"
+    cards = ", ".join(4 * ["NVIDIA GeForce RTX 4090"])
+    made = shared(measured(machine=f"{cpu}, {cards}, Radeon® 780M"))
+    assert made.machine == f"{cpu.replace('™', '')}, 4 x NVIDIA GeForce RTX 4090, Radeon 780M"
+    assert read_shared(to_json(made).encode()) == made
+    different = ", ".join(f"NVIDIA H100 80GB HBM{n}" for n in range(12))
+    made = shared(measured(machine=f"{cpu}, {different}"))
+    assert len(made.machine) == 160
+    assert read_shared(to_json(made).encode()) == made
+
+
+def test_drafters_of_the_same_name_are_numbered() -> None:
+    made = shared(measured(on("a"), on("b"), on("c", drafters=(("lookup", "lookup"),))))
+    assert [arm.drafters for arm in made.arms] == ["Small 1B", "Small 1B #2", "lookup"]
+    assert read_shared(to_json(made).encode()) == made
 
 
 def test_the_page_makes_a_row_of_a_file_and_names_those_that_it_refuses(
@@ -112,10 +163,11 @@ def test_what_machines_builds_and_models_are_called_is_no_address(text: str) -> 
     assert not shared_report.PRIVATE.search(text)
 
 
+GOOD = {1: 0.01, 2: 0.011}
 NOISY = {1: 0.01, 2: 0.01, 4: 0.004}
 
 
-@pytest.mark.parametrize(("then", "refused"), [(NOISY, True), ({1: 0.01, 4: 0.012}, False)])
+@pytest.mark.parametrize(("then", "refused"), [(NOISY, True), (GOOD, False)])
 def test_costs_that_cannot_be_true_are_measured_again_before_a_question_is_asked(
     then: dict[int, float], *, refused: bool
 ) -> None:
@@ -126,23 +178,33 @@ def test_costs_that_cannot_be_true_are_measured_again_before_a_question_is_asked
         return then, {}
 
     where = measured().environment
-    good = {1: 0.01, 4: 0.02}, {1: 0.001}
-    assert benchmark._shareable(good, measure, where) == good
+    good = GOOD, {1: 0.001}
+    assert benchmark._shareable(good, measure, where, ASKED) == good
     assert not again
     if refused:
-        with pytest.raises(LocalspecError, match=r"cannot be shared: T\(4\) is below half"):
-            benchmark._shareable((NOISY, {}), measure, where)
+        with pytest.raises(LocalspecError, match=r"be shared: T\(4\) is below half") as caught:
+            benchmark._shareable((NOISY, {}), measure, where, ASKED)
+        assert "calm moment" in caught.value.remedy
     else:
-        assert benchmark._shareable((NOISY, {}), measure, where) == (then, {})
+        assert benchmark._shareable((NOISY, {}), measure, where, ASKED) == (then, {})
     assert again == [1]
 
 
+def test_a_calm_moment_is_asked_for_where_it_helps() -> None:
+    report = measured(system="kept in /srv/models/big")
+    found = shared_report.without_arms(report.environment, ASKED, report.curve, None)
+    with pytest.raises(LocalspecError, match="a path, an address or markup") as caught:
+        require_shareable(found)
+    assert caught.value.remedy == "Leave --share out."
+
+
 def test_there_must_be_something_to_share() -> None:
-    with pytest.raises(LocalspecError, match="nothing to share: no drafting was timed"):
-        shared(report(environment=measured().environment))
-    own = report(
-        arm("on", KINDS["edit"], {"my kind": KINDS["edit"]}), environment=measured().environment
-    )
+    bare = tuple(replace(row, acceptance=None, drafting=0.0) for row in on().kinds)
+    for arms in ((), (on(kinds=bare),)):
+        with pytest.raises(LocalspecError, match="nothing to share: no drafting was timed"):
+            shared(replace(measured(), arms=(measured().off, *arms)))
+    assert len(shared(measured(on(), on("b", kinds=bare))).arms) == 2
+    own = measured(arm("on", KINDS["edit"], {"my kind": KINDS["edit"]}))
     with pytest.raises(LocalspecError, match="a kind of text that localspec does not ask for"):
         read_shared(to_json(shared(own)).encode())
 
@@ -198,6 +260,13 @@ def swapped(old: str, new: str) -> Callable[[dict[str, Any]], bytes]:
     return damaged
 
 
+def undrafted(found: dict[str, Any]) -> bytes:
+    """The document with nothing drafted."""
+    for gain in found["arms"][0]["gains"]:
+        gain["acceptance"] = None
+    return json.dumps(found).encode()
+
+
 GAIN = ("arms", 0, "gains", 0)
 ESCAPE, OVERRIDE = "\x1b[2Jgone", "abc\u202ecba"
 DAMAGED: list[tuple[Callable[[dict[str, Any]], bytes], str]] = [
@@ -230,6 +299,9 @@ DAMAGED: list[tuple[Callable[[dict[str, Any]], bytes], str]] = [
     (put("x" * 161, "target", "type"), "more than 160 characters"),
     (put("x" * 1001, "build"), "the build has more than 1000 characters"),
     (put("/home/bob/big", "target", "name"), "a path, an address or markup"),
+    (put("home/bob/models/x", "target", "name"), "a path, an address or markup"),
+    (put("home/bob/models/x", "system"), "a path, an address or markup"),
+    (put("bob/x", "arms", 0, "drafters"), "a path, an address or markup"),
     (put("C:\\Users\\bob", "target", "name"), "a path, an address or markup"),
     (put("bob@attic", "machine"), "a path, an address or markup"),
     (put("https://evil.example", "system"), "a path, an address or markup"),
@@ -260,22 +332,31 @@ DAMAGED: list[tuple[Callable[[dict[str, Any]], bytes], str]] = [
     (put(-2, "settings", "n_gpu_layers"), "the number of layers"),
     (put("rm -rf", "settings", "cache_type_k"), "no such cache type"),
     (put("maybe", "settings", "flash_attn"), "Invalid enum value"),
-    (put(-1.0, "busy_cores"), "busy cores"),
-    (put([], "curve"), "do not rise from 1"),
-    (put([[2, 0.01]], "curve"), "do not rise from 1"),
-    (put([[1, 0.01], [4, 0.03], [2, 0.02]], "curve"), "do not rise from 1"),
-    (put([[1, 0.01], [1, 0.01]], "curve"), "do not rise from 1"),
-    (put([[1, 0.01], [65, 0.3]], "curve"), "do not rise from 1"),
-    (put([[1, -0.01]], "curve"), r"T\(1\) is not between"),
-    (put([[1, 0.0]], "curve"), r"T\(1\) is not between"),
-    (put([[1, 0.01], [4, 0.0049]], "curve"), r"T\(4\) is below half of T\(1\)"),
-    (put([[1, 0.01], [4, 0.17]], "curve"), r"T\(4\) is more than 16 times T\(1\)"),
+    (put(-0.1, "settings", "temp"), "the temperature"),
+    (without("settings", "temp"), "missing required field `temp`"),
+    (put(0, "settings", "n_predict"), "the number of tokens of an answer"),
+    (put(10**6, "settings", "n_predict"), "the number of tokens of an answer"),
+    (put("no", "settings", "ignore_eos"), "Expected `bool`"),
+    (without("settings", "quick"), "missing required field `quick`"),
+    (put(0.0, "busy_cores"), "unknown field `busy_cores`"),
+    (put([], "curve"), r"T\(1\) or T\(2\) is missing"),
+    (put([[1, 0.01]], "curve"), r"T\(1\) or T\(2\) is missing"),
+    (put([[1, 0.01], [4, 0.02]], "curve"), r"T\(1\) or T\(2\) is missing"),
+    (put([[1, 0.01], [2, 0.02], [1, 0.01]], "curve"), "do not rise to 64"),
+    (put([[1, 0.01], [2, 0.02], [2, 0.02]], "curve"), "do not rise to 64"),
+    (put([[1, 0.01], [2, 0.02], [65, 0.3]], "curve"), "do not rise to 64"),
+    (put(-0.01, "curve", 0, 1), r"T\(1\) is not between"),
+    (put(0.0, "curve", 0, 1), r"T\(1\) is not between"),
+    (put(0.0049, "curve", 2, 1), r"T\(4\) is below half of T\(1\)"),
+    (put(0.17, "curve", 2, 1), r"T\(4\) is more than 16 times T\(1\)"),
     (put([[1, 0.01, 2]], "curve"), "Expected `array` of length 2"),
     (swapped("0.014", "NaN"), "NaN is not a number"),
     (swapped("0.014", "1e999"), r"T\(13\) is not between"),
     (swapped("0.014", "-Infinity"), "-Infinity is not a number"),
     (put(1e9, "draft_step_s"), "the draft's step"),
     (put([], "arms"), "too many parts, or none"),
+    (lambda found: put(2 * found["arms"], "arms")(found), "the same drafters are given twice"),
+    (undrafted, "nothing was drafted"),
     (put([], "arms", 0, "gains"), "given twice, or none is"),
     (put("for ever", "arms", 0, "gamma"), "no such gamma"),
     (put("chat", *GAIN, "kind"), "given twice"),
@@ -331,12 +412,16 @@ def test_it_is_shown_before_it_is_written(tmp_path: Path, monkeypatch: pytest.Mo
     assert read_shared(path.read_bytes()) == shared(measured())
 
 
-def test_only_a_measurement_with_known_prompts_is_shared(
+def test_only_a_measurement_with_known_prompts_and_weights_is_shared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = invoked(tmp_path / "mine.json", monkeypatch, "--prompts", "own.jsonl")
-    assert isinstance(done.exception, UsageError)
-    assert not (tmp_path / "mine.json").exists()
+    (tmp_path / "own").write_text("")
+    own = str(tmp_path / "own")
+    for option, value in {"prompts": own, "lora": own, "lora-scaled": f"{own}:0.5"}.items():
+        done = invoked(tmp_path / "mine.json", monkeypatch, f"--{option}", value)
+        assert isinstance(done.exception, UsageError)
+        assert f"--share does not go with --{option}" == done.exception.message
+        assert not (tmp_path / "mine.json").exists()
     done = invoked(tmp_path / "nowhere" / "mine.json", monkeypatch)
     assert isinstance(done.exception, LocalspecError)
     assert "cannot write" in done.exception.message

@@ -28,7 +28,9 @@ from localspec.bench.sharing.shared_file import require_shareable
 from localspec.bench.sharing.shared_report import without_arms
 from localspec.bench.summarise import curve, middle, rows, speed_over_all, too_short
 from localspec.bench.verdict import disturbance, settled, verdict
+from localspec.chat.session.pair import LoadedPair
 from localspec.chat.session.session import Session
+from localspec.drafter_names import LOOKUP, kind_of
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Curve, Points
 from localspec.engine.length.profile import DRAFT_SIZES, TARGET_SIZES, measure
@@ -147,14 +149,15 @@ def bench(
     progress("Measuring what decodes cost", None)
     points = _points(sessions[0], cancel)
     if request.shared:
-        points = _shareable(points, partial(_points, sessions[0], cancel), where)
+        again = partial(_points, sessions[0], cancel)
+        points = _shareable(points, again, where, request.document())
     outcome = runner.run(request.prompts.prompts, request.repeats)
     if not outcome.runs:
         cancel.check()
     if outcome.ended in ("", SETTLED):
         with suppress(Cancelled):  # the runs are complete
-            again = _points(sessions[0], cancel)  # the machine may be faster now
-            points = _lesser(points[0], again[0]), _lesser(points[1], again[1])
+            later = _points(sessions[0], cancel)  # the machine may be faster now
+            points = _lesser(points[0], later[0]), _lesser(points[1], later[1])
     report = _report(sessions, arms, request, outcome, points=points, where=where)
     return replace(report, verdict=verdict(report))
 
@@ -163,6 +166,7 @@ def _shareable(
     points: tuple[Points, Points],
     measure_again: Callable[[], tuple[Points, Points]],
     where: Mapping[str, Any],
+    settings: Mapping[str, Any],
 ) -> tuple[Points, Points]:
     """The points, measured once more if they cannot be true.
 
@@ -172,7 +176,7 @@ def _shareable(
 
     def require(found: tuple[Points, Points]) -> None:
         target, draft = found
-        require_shareable(without_arms(where, curve(target, ()), draft.get(1), busy_cores=0.0))
+        require_shareable(without_arms(where, settings, curve(target, ()), draft.get(1)))
 
     try:
         require(points)
@@ -297,8 +301,24 @@ def _model(model: Model) -> dict[str, Any]:
             kind, digest = "sha256", hashlib.file_digest(file, "sha256")
         else:
             kind, digest = "sha256_of_first_mebibyte", hashlib.sha256(file.read(_FIRST))
-    named = {"name": one_line(model.name, 80), "type": one_line(model.description, 80)}
-    return {**named, "file_bytes": size, kind: digest.hexdigest()}
+    return {
+        "name": one_line(model.name, 80),
+        "own_name": _own_name(model),
+        "type": one_line(model.description, 80),
+        "file_bytes": size,
+        kind: digest.hexdigest(),
+    }
+
+
+def _own_name(model: Model) -> str:
+    """The name in the file; empty if it has none, as the file's name may be private."""
+    return one_line(model.metadata.get("general.name", ""), 80)
+
+
+def _drafters(pair: LoadedPair) -> tuple[tuple[str, str], ...]:
+    """Kind and own name of all that drafts."""
+    found = tuple((kind_of(kind), _own_name(each.model)) for kind, each in pair.drafts.items())
+    return (*found, (LOOKUP, LOOKUP)) if pair.lookup else found
 
 
 def _settled(arms: Sequence[Arm], runs: Sequence[BenchRun]) -> frozenset[str]:
@@ -316,6 +336,7 @@ def _arm(arm: Arm, runs: Sequence[BenchRun], *, steady: bool) -> ArmReport:
         swept=arm.swept,
         kinds=kinds,
         overall=overall,
+        drafters=_drafters(arm.session.pair) if draft else (),
     )
 
 

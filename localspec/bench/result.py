@@ -141,6 +141,7 @@ class ArmReport:
         draft: the draft's name; None if nothing drafts.
         gamma: ``"auto"`` or a number.
         swept: whether it belongs to a sweep over draft lengths.
+        drafters: the kind of each, and the name in its file, empty if that has none.
     """
 
     name: str
@@ -149,6 +150,7 @@ class ArmReport:
     swept: bool
     kinds: tuple[KindRow, ...]
     overall: KindRow
+    drafters: tuple[tuple[str, str], ...] = ()
 
     @property
     def rows(self) -> tuple[KindRow, ...]:
@@ -290,9 +292,13 @@ class BenchReport:
 
     @property
     def best(self) -> ArmReport | None:
-        """The fastest of those; None without a draft, or if nothing was timed."""
-        timed = [(found.value, arm) for arm in self.on if (found := arm.overall.speedup)]
-        return max(timed, key=itemgetter(0), default=(0.0, None))[1]
+        """The fastest of those that drafted, else of all; None if nothing was timed."""
+        timed = [
+            (arm.overall.drafting > 0, found.value, arm)
+            for arm in self.on
+            if (found := arm.overall.speedup)
+        ]
+        return max(timed, key=itemgetter(0, 1), default=(False, 0.0, None))[2]
 
     @property
     def step(self) -> float | None:

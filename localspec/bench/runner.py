@@ -163,7 +163,7 @@ class Runner:
         except PromptTooLong:
             outcome.too_long.append(prompt.name)
             return
-        if repeat == 0:  # later repeats give the same answers
+        if repeat == 0:  # at temperature 0 later repeats give the same answers
             self._compare(prompt.name, records, outcome)
         outcome.runs += found.values()
 

@@ -148,11 +148,11 @@ def _capital(said: str) -> str:
 
 
 def _choice(report: BenchReport, best: ArmReport) -> Iterator[str]:
-    """Which of several drafts is the fastest."""
+    """Which is the fastest of several settings that drafted."""
     others = [
         f"{arm.name} {times(arm.overall.speedup.value)}"
         for arm in report.on
-        if arm is not best and arm.overall.speedup
+        if arm is not best and arm.overall.speedup and arm.overall.drafting
     ]
     if others:
         yield f"Of the drafts, {best.name} is the fastest; the others: {', '.join(others)}."

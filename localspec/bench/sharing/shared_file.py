@@ -19,6 +19,7 @@ from localspec.bench.sharing.shared_report import (
     SHOWN,
     SharedGain,
     SharedReport,
+    drafted,
 )
 from localspec.errors import LocalspecError
 from localspec.safe_text import decoded, reason
@@ -44,7 +45,8 @@ def read_shared(raw: bytes) -> SharedReport:
             decoded(raw), object_pairs_hook=_once, parse_constant=_no_number, parse_int=_int
         )
         found = msgspec.convert(document, SharedReport)
-        _check_measured(found)
+        _check_facts(found)
+        _check_times(found)
         _check_arms(found)
     except UnicodeError:
         raise _refused("it is not UTF-8") from None
@@ -66,13 +68,12 @@ def require_shareable(found: SharedReport) -> None:
     Raises:
         LocalspecError: it could not be shared.
     """
-    try:
-        _check_measured(found)
-    except ValueError as error:
-        raise LocalspecError(
-            f"this cannot be shared: {reason(error)}",
-            "Run it again in a calm moment, or leave --share out.",
-        ) from None
+    again = "Run it again in a calm moment, or leave --share out."
+    for check, remedy in ((_check_facts, "Leave --share out."), (_check_times, again)):
+        try:
+            check(found)
+        except ValueError as error:
+            raise LocalspecError(f"this cannot be shared: {reason(error)}", remedy) from None
 
 
 def _refused(why: str) -> LocalspecError:
@@ -100,8 +101,8 @@ def _no_number(text: str) -> float:
     raise ValueError(f"{text} is not a number")
 
 
-def _check_measured(found: SharedReport) -> None:
-    """Check what the types leave open, except the arms.
+def _check_facts(found: SharedReport) -> None:
+    """Check what the types leave open of texts, settings and models.
 
     Raises:
         ValueError: something cannot be true, or does not belong here.
@@ -111,18 +112,23 @@ def _check_measured(found: SharedReport) -> None:
     for model in (found.target, *found.drafts):
         _require(bool(_HASH.fullmatch(model.hash)), "a hash has not 64 digits from 0 to f")
         _require(0 < model.file_bytes < 1e14, "a file's size cannot be true")
-    _check_curve(found.curve)
     _require(len(found.drafts) <= 8, "it has too many drafts")
+
+
+def _check_times(found: SharedReport) -> None:
+    _check_curve(found.curve)
     step = found.draft_step_s
     _require(step is None or _LEAST_S <= step <= _MOST_S, "the draft's step cannot be true")
-    _require(0 <= found.busy_cores <= 4096, "the number of busy cores cannot be true")
 
 
 def _check_arms(found: SharedReport) -> None:
     _require(0 < len(found.arms) <= 16, "it has too many parts, or none")
+    names = {(arm.drafters, arm.gamma) for arm in found.arms}
+    _require(len(names) == len(found.arms), "the same drafters are given twice")
     for arm in found.arms:
         _require(bool(re.fullmatch("auto|[0-9]{1,2}", arm.gamma)), "no such gamma")
         _check_gains(arm.gains)
+    _require(drafted(found.arms), "nothing was drafted")
 
 
 def _require(holds: bool, why: str) -> None:
@@ -141,7 +147,8 @@ def _check_texts(found: SharedReport) -> None:
     _require(longest <= MOST_TEXT, f"a text has more than {MOST_TEXT} characters")
     for text in (*facts, *names, found.build):
         _require(bool(SHOWN.fullmatch(text)), "a text has characters that cannot be shown in ASCII")
-        _require(not PRIVATE.search(text), "a text has a path, an address or markup in it")
+        personal = PRIVATE.search(text) or "/" in "".join(names)
+        _require(not personal, "a text has a path, an address or markup in it")
 
 
 def _check_settings(found: SharedReport) -> None:
@@ -151,12 +158,15 @@ def _check_settings(found: SharedReport) -> None:
     _require(-1 <= how.n_gpu_layers <= 4096, "the number of layers cannot be true")
     kinds = (how.cache_type_k, how.cache_type_v)
     _require(all(re.fullmatch("[a-z0-9_]{2,12}", kind) for kind in kinds), "no such cache type")
+    _require(0 <= how.temp <= 1e6, "the temperature cannot be true")
+    _require(0 < how.n_predict <= 100_000, "the number of tokens of an answer cannot be true")
 
 
 def _check_curve(curve: Sequence[tuple[int, float]]) -> None:
     sizes = [n for n, _ in curve]
-    rising = sizes == sorted(set(sizes)) and sizes[:1] == [1] and sizes[-1] <= MOST_SIZE
-    _require(rising, f"the sizes of T(n) do not rise from 1 to {MOST_SIZE} at most")
+    _require(sizes[:2] == [1, 2], "T(1) or T(2) is missing")
+    rising = sizes == sorted(set(sizes)) and sizes[-1] <= MOST_SIZE
+    _require(rising, f"the sizes of T(n) do not rise to {MOST_SIZE} at most")
     for n, seconds in curve:
         possible = math.isfinite(seconds) and _LEAST_S <= seconds <= _MOST_S
         _require(possible, f"T({n}) is not between {_LEAST_S:g} and {_MOST_S:g} seconds")

@@ -8,8 +8,10 @@ from __future__ import annotations
 import getpass
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -26,21 +28,20 @@ MOST_TEXT, MOST_BUILD, MOST_SIZE = 160, 1000, 64
 
 PRIVATE: Final = re.compile(
     r"://|\w@\w|\\|<|>|`|\]\s*[(\[]"  # addresses with a scheme, of mail, paths of Windows, markup
-    r"|(^|[\s\"'(=])(~|\.{0,2}/|[A-Za-z]:)[^\s]*/"  # other paths
+    r"|/\S*/|(^|[\s\"'(=])(~\S*|\.{1,2}|[A-Za-z]:\S*)/"  # other paths
     r"|[\w-]\.[A-Za-z]{2,}(:\d|/)|\bwww\.|\blocalhost\b"  # hosts without a scheme
     r"|(?<![\d.])\d{1,3}(\.\d{1,3}){3}(?![\d.])"
     r"|(?<![\w:])[0-9A-Fa-f]{0,4}(:[0-9A-Fa-f]{0,4}){2,}"  # addresses of devices, and of IPv6
 )
 SHOWN: Final = re.compile("[ -~…]*")  # ASCII, and the sign of what was cut off
 _POINT: Final = re.compile(r"\[\s+(\d+),\s+([\d.e-]+)\s+\]")  # of T(n), on lines of its own
-_SHORT: Final = 3  # letters of a name that would be found in any text
 
 
 class SharedModel(Struct, frozen=True, forbid_unknown_fields=True):
     """A model file.
 
     Attributes:
-        name: what the file calls itself; empty if that could tell whose it is.
+        name: the name in the file; empty without one, or if it could tell whose it is.
         type: architecture, size and type of weights.
         hash: SHA-256 in hexadecimal digits: of the file, or of its first mebibyte.
         hashed: how much of the file that is.
@@ -54,7 +55,7 @@ class SharedModel(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SharedSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """How the target ran, by the names of the command line's options."""
+    """How the target ran and was asked, by the names of the command line's options."""
 
     ctx_size: int
     threads: int
@@ -63,6 +64,10 @@ class SharedSettings(Struct, frozen=True, forbid_unknown_fields=True):
     cache_type_k: str
     cache_type_v: str
     exact: bool
+    temp: float
+    n_predict: int
+    ignore_eos: bool
+    quick: bool
 
 
 class SharedGain(Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,6 +91,7 @@ class SharedArm(Struct, frozen=True, forbid_unknown_fields=True):
     """One choice of drafters.
 
     Attributes:
+        drafters: their names, joined by +; of one without a name its kind.
         gamma: ``auto`` or a number.
     """
 
@@ -100,8 +106,7 @@ class SharedReport(Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         machine: processor, threads, memory, accelerators.
         build: llama-cpp-python's version and what llama.cpp was compiled for.
-        busy_cores: how many cores other programs kept busy when it began.
-        curve: (n, seconds of a pass of the target over n tokens), n rising from 1.
+        curve: (n, seconds of a pass of the target over n tokens), n rising from 1 and 2.
         draft_step_s: one token by the first draft model; None without one.
     """
 
@@ -113,7 +118,6 @@ class SharedReport(Struct, frozen=True, forbid_unknown_fields=True):
     settings: SharedSettings
     target: SharedModel
     drafts: tuple[SharedModel, ...]
-    busy_cores: float
     curve: tuple[tuple[int, float], ...]
     draft_step_s: float | None
     arms: tuple[SharedArm, ...]
@@ -123,52 +127,74 @@ def shared(report: BenchReport) -> SharedReport:
     """What a report has to share.
 
     Raises:
-        LocalspecError: nothing was timed.
+        LocalspecError: no drafting was timed.
     """
-    found = without_arms(
-        report.environment, report.curve, report.draft_step_s, busy_cores=report.busy_cores
-    )
-    arms = tuple(each for each in map(_arm, report.on) if each.gains)
-    if not arms or not found.curve:
+    found = without_arms(report.environment, report.settings, report.curve, report.draft_step_s)
+    arms = _distinct(each for each in map(_arm, report.on) if each.gains)
+    if not found.curve or not drafted(arms):
         raise LocalspecError(
             "there is nothing to share: no drafting was timed", "Let it run longer."
         )
     return msgspec.structs.replace(found, arms=arms)
 
 
+def drafted(arms: Iterable[SharedArm]) -> bool:
+    """Whether anything was drafted in any answer."""
+    return any(gain.acceptance is not None for arm in arms for gain in arm.gains)
+
+
 def without_arms(
     where: Mapping[str, Any],
+    settings: Mapping[str, Any],
     curve: Sequence[CurvePoint],
     draft_step_s: float | None,
-    *,
-    busy_cores: float,
 ) -> SharedReport:
     """What is known before a question is asked.
 
     Args:
         where: `BenchReport.environment`.
+        settings: `BenchReport.settings`.
         curve: T(n) of the target.
         draft_step_s: one decode of the first draft; None without one.
-        busy_cores: how many cores other programs kept busy.
     """
-    how = where["loaded_with"]
+    loaded = where["loaded_with"]
+    how = {**settings, **loaded, "exact": (loaded["exact"] or 1) > 1}
     return SharedReport(
         format=_FORMAT,
         localspec=where["localspec"],
-        machine=where["machine"],
-        system=where["system"],
-        build=one_line(where["llama_cpp_python"], MOST_BUILD),
-        settings=SharedSettings(
-            **{name: how[name] for name in SharedSettings.__struct_fields__ if name != "exact"},
-            exact=(how["exact"] or 1) > 1,
-        ),
+        machine=_ascii(_counted(where["machine"])),
+        system=_ascii(where["system"]),
+        build=_ascii(where["llama_cpp_python"], MOST_BUILD),
+        settings=SharedSettings(**{name: how[name] for name in SharedSettings.__struct_fields__}),
         target=_model(where["target"]),
         drafts=tuple(map(_model, where["drafts"])),
-        busy_cores=busy_cores,
         curve=tuple((p.n, p.seconds) for p in curve if p.seconds and p.n <= MOST_SIZE),
         draft_step_s=draft_step_s,
         arms=(),
     )
+
+
+def _ascii(text: str, most: int = MOST_TEXT) -> str:
+    """`text` without all other characters, such as the sign of a trade mark."""
+    return one_line(text.encode("ascii", "ignore").decode(), most)
+
+
+def _counted(machine: str) -> str:
+    """The name of a machine, with equal cards as ``4 x NAME``."""
+    same = [(name, len([*names])) for name, names in groupby(machine.split(", "))]
+    return ", ".join(name if count == 1 else f"{count} x {name}" for name, count in same)
+
+
+def _distinct(arms: Iterable[SharedArm]) -> tuple[SharedArm, ...]:
+    """The arms, numbered where drafters have the same names."""
+    found: list[SharedArm] = []
+    seen: Counter[tuple[str, str]] = Counter()
+    for arm in arms:
+        seen[arm.drafters, arm.gamma] += 1
+        n = seen[arm.drafters, arm.gamma]
+        name = f"{arm.drafters} #{n}" if n > 1 else arm.drafters
+        found.append(msgspec.structs.replace(arm, drafters=name))
+    return tuple(found)
 
 
 def _arm(arm: ArmReport) -> SharedArm:
@@ -177,14 +203,15 @@ def _arm(arm: ArmReport) -> SharedArm:
         for row in arm.kinds
         if (its := row.speedup) is not None
     )
-    return SharedArm(_impersonal(arm.draft or ""), arm.gamma, gains)
+    drafters = "+".join(_impersonal(name) or kind for kind, name in arm.drafters)
+    return SharedArm(one_line(drafters, MOST_TEXT - 4), arm.gamma, gains)
 
 
 def _model(model: Mapping[str, Any]) -> SharedModel:
     whole = "sha256" in model
     return SharedModel(
-        name=_impersonal(model["name"]),
-        type=model["type"],
+        name=_impersonal(model["own_name"]),
+        type=_ascii(model["type"]),
         file_bytes=model["file_bytes"],
         hash=model["sha256" if whole else "sha256_of_first_mebibyte"],
         hashed="file" if whole else "first mebibyte",
@@ -192,11 +219,20 @@ def _model(model: Mapping[str, Any]) -> SharedModel:
 
 
 def _impersonal(name: str) -> str:
-    """`name`; empty if it is not ASCII, has a path, or tells the name of this user or machine."""
-    said = name.casefold()
-    told = any(len(word) >= _SHORT and word.casefold() in said for word in _own_names())
+    """`name` without the publisher's, as in ``Meta/Llama``.
+
+    It is empty if it is not ASCII, has a path, or tells the name of this user or machine.
+    """
+    told = any(_tells(name.casefold(), word.casefold()) for word in _own_names())
     shown = SHOWN.fullmatch(name) and not PRIVATE.search(name)
-    return one_line(name, MOST_TEXT) if shown and not told else ""
+    return one_line(name.rpartition("/")[2], MOST_TEXT) if shown and not told else ""
+
+
+def _tells(text: str, name: str) -> bool:
+    """Whether somebody's name is in a text; one of two letters only as a word of its own."""
+    if len(name) > 2:
+        return name in text
+    return len(name) == 2 and name in re.split("[^a-z0-9]+", text)
 
 
 def _own_names() -> set[str]:

@@ -35,6 +35,7 @@ from localspec.loading.load_request import LoadRequest
 
 _MOST = 100_000
 _FILE = click.Path(dir_okay=False, path_type=Path)
+_UNSHARED = {"prompts": "--prompts", "lora": "--lora", "lora_scaled": "--lora-scaled"}
 
 
 def _listed(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[str, ...]:
@@ -166,7 +167,8 @@ def _check_together(given: dict[str, Any], share: Path | None) -> None:
         UsageError: there is such.
     """
     command_line_first(given, "draft", "drafts")
-    command_line_first(given, "share", "prompts")
+    for name in _UNSHARED:
+        command_line_first(given, "share", name)
     source = click.get_current_context().get_parameter_source
     if given["drafts"] and source("draft") is ParameterSource.DEFAULT_MAP:
         given["draft"] = None  # both are from the settings file, and this one is for all commands
@@ -174,8 +176,9 @@ def _check_together(given: dict[str, Any], share: Path | None) -> None:
         raise UsageError("--draft and --drafts say the same", "Give one of them.")
     if share is None:
         return
-    if given["prompts"] is not None:
-        raise UsageError("--share does not go with --prompts", "Leave one of them out.")
+    for name, flag in _UNSHARED.items():
+        if given[name]:
+            raise UsageError(f"--share does not go with {flag}", "Leave one of them out.")
     undrafted = {
         "--gamma 0": given["gamma"] == 0,
         "--draft none": (given["draft"] or "").lower() == NONE,
