@@ -5,9 +5,10 @@ written without drafting, then with every copy that lookup finds (passes of up t
 the two part, the target's logits there are recorded, and the drafted answer goes on from the one
 without drafting, so that every token counts. Along the same answers the logits of passes over 2 to
 16 tokens are compared with those of single ones. Nothing depends on speed, so other programs may
-run; with --threads 1 they slow it down less. With --exact that changes nothing. Without, it changes
-what is measured: several threads share the attention of a single token beyond 256 tokens of
-context, which rounds differently.
+run; with --threads 1 they slow it down less, but that changes what is measured. Several threads
+share the attention of a single token beyond 256 tokens of context, which rounds differently: with
+one, some types have no parting even without --exact. And --exact alone gives passes over several
+tokens all threads, with --threads 1 one.
 
 Called once for every model and way to run it; --type has llama.cpp's quantiser make that type of
 MODEL first. Every answer is kept in --folder: called again, it goes on where it was stopped, and

@@ -23,13 +23,14 @@ from localspec.drafter_names import DFLASH, DRAFT, EAGLE3
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Costs, Points
 from localspec.engine.length.gamma import AutoGamma
-from localspec.engine.length.profile import Profile
+from localspec.engine.length.profile import Profile, of_file
 from localspec.engine.record.stats import FinishReason
 from localspec.errors import Cancelled, ModelLoadError
 from localspec.loading import draft_models, model_loader
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements import draft_worth, measured_costs
+from localspec.loading.measurements.measured_costs import MeasuredPair, profile_store
 from localspec.loading.model_loader import ModelLoader
 from localspec.pairs.memory.placement import PROGRAM
 from localspec.process import messages as m
@@ -129,6 +130,40 @@ def test_it_stays_where_it_was_asked_for(stored: None, asked: dict[str, Any]) ->
     with Opened(**asked) as opened:
         assert [*opened.session.pair.drafts] == [DRAFT]
         assert opened.session.draft_state == ""
+
+
+@pytest.mark.parametrize("asked", [{"draft_threads": 3}, {"threads_batch": 3}])
+def test_what_was_measured_in_another_way_to_run_keeps_none_from_being_loaded(
+    stored: None, asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    costs.keep_draft(2e-3)
+    monkeypatch.setattr(measured_costs, "too_busy", lambda _threads: False)
+    flat = dict.fromkeys((1, 2, 4, 16), 2e-3)
+    monkeypatch.setattr(
+        measured_costs, "profile", lambda _, known: Profile(known, {0: flat}, spread=0.0)
+    )
+    with Opened(**asked) as opened:
+        assert f"Loading {toy.DRAFT.name}" in opened.steps
+
+
+@pytest.mark.parametrize("draft", [False, True])
+def test_a_draft_is_left_out_only_if_all_that_fits_the_load_says_so(
+    draft: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without memory for repacked weights a load has costs of its own, under another key."""
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
+    costs.keep_toy()
+    store, path = profile_store(), toy.DRAFT if draft else toy.TARGET
+    known = store.matching(of_file(path, draft=draft))
+    dear = {1: 2e-3} if draft else {n: 3e-4 * times for n, times in CURVE.items()}
+    for other in (False, True):
+        for usual in (False, True):
+            for one in known:
+                for mine, is_dear in (({}, usual), ({"weights_bytes": 1}, other)):
+                    measured = {0: dear} if is_dear else one.measured
+                    store.save(replace(one, identity={**one.identity, **mine}, measured=measured))
+            shown = CliRunner().invoke(cli, ["show", str(toy.TARGET), "--draft", str(toy.DRAFT)])
+            assert ("too big to save time here" in shown.stdout) is (usual and other)
 
 
 def test_nothing_drafts_without_lookup(stored: None) -> None:
@@ -381,3 +416,21 @@ def test_whatever_a_late_draft_model_runs_into_leaves_the_target_answering(
     assert [*waiting.pair.drafts] == []
     turn = waiting.turn("Tell me a story about a dog.", Cancel())
     assert any(isinstance(each, RoundText) for each in turn)
+
+
+def test_a_draft_model_that_could_not_join_is_not_measured_when_idle(
+    waiting: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its measurement was disturbed, but it is freed: whatever decodes it may end the process."""
+    left: list[object] = []
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
+    monkeypatch.setattr(
+        measured_costs, "profile", lambda _, known: Profile(known, {0: {1: 1e-4}}, spread=9.0)
+    )
+    monkeypatch.setattr(MeasuredPair, "again", lambda found, _: left.extend(found.unkept))
+    monkeypatch.setattr(MeasuredPair, "extend", lambda *_: None)
+    monkeypatch.setattr(draft_models, "_drafter", lambda *_: 1 / 0)
+    waiting.load_drafts(Cancel())
+    assert waiting.draft_state.startswith(f"{toy.DRAFT.stem} cannot draft")
+    waiting.rest(Cancel())
+    assert left == []

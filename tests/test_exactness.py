@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -189,8 +191,39 @@ def test_it_is_free_where_neither_single_tokens_nor_copies_are_slower(
     assert cost.baseline == pytest.approx(max(0.0, 1 - 1 / slower))
     assert (cost.copying > 0.3) is (longest == 2)  # a single token is drafted at a time
     said = exact_words(longest, cost, "tune")
-    assert ("at no cost" in said) is free
+    assert ("it costs at most 3 % of the speed, and is used" in said) is free
     assert ("of the speed without drafting" in said) is not free
+
+
+@pytest.mark.parametrize(("off", "free"), [(2.0, True), (0.8, False)])
+def test_it_is_not_free_where_the_usual_settings_do_without_flash_attention(
+    toy_target: Path, off: float, *, free: bool
+) -> None:
+    """After few tokens, where its cost is timed, flash attention may be as fast all the same."""
+    store, setup = profile_store(), ModelSetup(n_ctx=512)
+    for n_ctx, factor in ((4096, off), (512, 1.0)):  # in a short context both are alike
+        known = attention.key(toy_target, replace(setup, n_ctx=n_ctx), None)
+        for way, seconds in (("on", 1.0), ("off", factor)):
+            store.save(Profile({**known, "attention": way}, {known["depth"]: {1: seconds}}))
+    cost = keep(exactness.key(toy_target, setup, SETTLED), 16, USUAL)
+    assert cost == ExactnessCost(0.0, 0.0, deeper=not free)
+    assert cost.free is free
+    assert ("in long contexts" in exact_words(16, cost, "tune")) is not free
+    usual = LoadRequest()
+    chosen = exactness_cost.chosen(usual, toy_target, setup, store)
+    assert chosen == (SETTLED if free else usual)
+
+
+def test_what_it_costs_is_said_where_it_was_asked_for(toy_target: Path) -> None:
+    asked = LoadRequest(pair=str(toy_target), draft="none", gamma=0, ctx_size=512, exact=True)
+    known = exactness.key(toy_target, ModelSetup(n_ctx=512), SETTLED)
+    for slower, told in ((1.0, 0), (1.25, 1)):
+        keep(known, 16, {n: slower * seconds for n, seconds in USUAL.items()})
+        session = load_session(asked, progress=lambda *_: None, cancel=Cancel())
+        with closing(session):
+            costs = [each for each in session.notices if "it costs 20 % of the speed" in each]
+            assert len(costs) == told
+            assert session.equal_passes == 16
 
 
 def test_short_passes_are_not_free_where_longer_ones_cost_nothing_more() -> None:
@@ -259,8 +292,8 @@ def test_tune_says_what_it_costs_and_what_is_free_is_used(
     monkeypatch.setattr(tuning, "busy_cores", lambda _seconds: 0.0)
     monkeypatch.setattr(tuning, "too_busy", lambda _threads: False)
     tuned = CliRunner().invoke(cli, ["tune", "toy", "--no-scan"], catch_exceptions=False).stdout
-    assert "--exact: passes of up to 16 tokens give equal bits, at no cost" in tuned
-    assert "--exact     passes of up to 16 tokens give equal bits, at no cost" in _shown()
+    assert "--exact: passes of up to 16 tokens give equal bits; it costs at most 3 %" in tuned
+    assert "--exact     passes of up to 16 tokens give equal bits; it costs at most 3 %" in _shown()
     asked = ["run", "toy", "-n", "24", "--temp", "0", "--json", "-p", "Once upon a time"]
     baseline, drafted = (
         json.loads(CliRunner().invoke(cli, [*asked, "--gamma", gamma]).stdout)

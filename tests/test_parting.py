@@ -152,3 +152,10 @@ def test_words_are_said_only_of_what_was_measured() -> None:
         " by rounding: the two tokens were 0.04 apart, a near tie"
     )
     assert not Parting(3, math.nextafter(NEAR_TIE, 9)).near_tie
+    assert why_parted(None, exact=True) == ""
+    ruled_out = ", which --exact should rule out, please report it"
+    assert why_parted(Parting(3), exact=True) == ruled_out
+    assert why_parted(Parting(3, 0.041), exact=True) == (
+        f"{ruled_out}: the two tokens were 0.04 apart"
+    )
+    assert "by more than rounding" in why_parted(Parting(3, 9.0), exact=True)

@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from localspec.errors import Cancelled, ModelFileError, OutOfMemory, UsageError
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements import exactness, measured_costs, ranking, tuning
-from localspec.loading.measurements.expected_speed import stored_profile
+from localspec.loading.measurements.expected_speed import stored_profiles, usual
 from localspec.loading.measurements.measured_costs import (
     MeasuredPair,
     chosen_threads,
@@ -262,6 +263,27 @@ def test_noisy_timings_are_used_and_kept_only_for_the_next_run_to_repeat_this_on
     assert len(list(cache.glob("*.json"))) == 2 * repeatable
 
 
+def test_what_a_seeded_run_measures_beside_other_programs_is_measured_again_without_one(
+    target_context: Context, draft_context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its timings may agree among themselves, and be far too high all the same."""
+    pair, held = loaded(target_context, draft_context), list[bool]()
+    monkeypatch.setattr(Threads, "hold", lambda _self, hold: held.append(hold))
+    monkeypatch.setattr(measured_costs, "too_busy", lambda _threads: True)
+    seeded = measured(pair, repeatable=True, measure=True, announce=str)
+    assert seeded is not None
+    assert held == [True, True]
+    assert seeded.doubtful
+    again = measured(pair, repeatable=True, measure=True, announce=pytest.fail)
+    assert again is not None
+    assert again.doubtful  # it decides alike
+    monkeypatch.setattr(measured_costs, "too_busy", lambda _threads: False)
+    found = measured(pair, repeatable=False, measure=True, announce=pytest.fail)
+    assert found is not None
+    assert found.again(Cancel())
+    assert not start(target_context, draft_context).doubtful
+
+
 @pytest.mark.parametrize("stopped", [1, 2])
 def test_a_draft_far_dearer_than_its_target_is_measured_again(
     target_context: Context,
@@ -426,9 +448,9 @@ def test_costs_of_several_cards_are_found_by_their_shares(toy_target: Path, cach
     }
     profile_store().save(profile.Profile(known, {0: {1: 1.0}}))
     setup = ModelSetup(n_ctx=256, gpu_layers=8, split=tuple(split.items()))
-    assert stored_profile(profile_store(), toy_target, setup, "on", draft=False) is not None
-    alone = replace(setup, split=())
-    assert stored_profile(profile_store(), toy_target, alone, "on", draft=False) is None
+    found = partial(stored_profiles, profile_store(), toy_target, how=usual("on"), draft=False)
+    assert found(setup)
+    assert not found(replace(setup, split=()))
 
 
 @pytest.mark.slow

@@ -138,6 +138,15 @@ async def test_texts_that_part_at_a_near_tie_say_rounding(width: int) -> None:
         assert "part after 11 characters by rounding" in said()
 
 
+async def test_with_exact_no_rounding_explains_texts_that_part() -> None:
+    async with chatting(size=(120, 24), answers=["Blue.", "Blue?"], equal_passes=16) as chat:
+        chat.session.parting = Parting(3, 0.042)
+        chat.app.prompt.insert("What is the sky?")
+        await chat.press("ctrl+b")
+        why = "which --exact should rule out, please report it"
+        await chat.until(lambda: why in " ".join(chat.screen().split()), why)
+
+
 async def test_other_programs_that_disturbed_it_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     busy = "other programs keep 1.5 of 2 threads busy"
     async with chatting(size=(120, 24), answers=["One word after another. " * 60]) as chat:
@@ -174,6 +183,9 @@ def test_what_only_one_side_says_stands_out_once_it_is_certain() -> None:
     assert body(off, on, 30).plain.split() == ["one", "two", "three"]
     assert verdict(off, on) == "nothing was drafted; the texts part after 3 characters"
     assert "waiting" in heading(AnswerSide(speculation=True)).plain
+    near = Parting(1, 0.01)
+    assert "by rounding" in verdict(off, on, near)
+    assert "--exact should rule out" in verdict(off, on, near, exact=True)
 
 
 def test_thoughts_of_other_lengths_are_compared_without_their_counts() -> None:

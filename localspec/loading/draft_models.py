@@ -87,7 +87,7 @@ class DraftModels:
         loaded = self._joined(self.pair, loader, heads)
         self.pair, self.costs = self._freed(loaded, self._measured(loaded))
         self._waiting = self._worth_loading(self._waiting)
-        self._take(self.pair)
+        self._take(self.pair, self.costs)
 
     @property
     def may_wait(self) -> bool:
@@ -113,9 +113,9 @@ class DraftModels:
         loader = replace(self._loader, cancel=cancel, undo=undo)
         self.pair.target.watch(cancel)
         pair = self._joined(self.pair, loader, self._waiting)
-        pair, self.costs = self._freed(pair, self._measured(pair))
+        joined = self._freed(pair, self._measured(pair))
         self._waiting = []
-        self._take(pair)
+        self._take(*joined)
         return self._all
 
     def join_later(self, cancel: Cancel) -> Joined:
@@ -134,7 +134,7 @@ class DraftModels:
             except Exception as error:  # whatever it is, the target answers without drafts
                 self._waiting = []
                 why = f"{' and '.join(names)} cannot draft: {in_words(error)[0]}"
-                self._take(self.pair.without((), why))
+                self._take(self.pair.without((), why), self.costs)
             else:
                 undo.pop_all()
         models = [self.pair.drafts[name] for name in self.pair.models]
@@ -173,15 +173,19 @@ class DraftModels:
         auto = self.costs.auto if self.costs else None
         return Joined(self.pair, tuple(self.drafters.values()), auto)
 
-    def _take(self, pair: LoadedPair) -> None:
-        """Make drafters of the loaded models, in the order of the request."""
+    def _take(self, pair: LoadedPair, costs: MeasuredPair | None) -> None:
+        """Make drafters of the loaded models, in the order of the request.
+
+        If that fails, nothing here refers to the models, which are about to be freed.
+        """
         drafters = {
             name: self.drafters.get(name) or _drafter(name, context, pair)
             for name, context in pair.drafts.items()
         }
+        if costs:
+            note(pair, costs.auto.costs, doubtful=costs.doubtful)
         self.pair, self.drafters = replace(pair, waiting=self._names), drafters
-        if self.costs:
-            note(pair, self.costs.auto.costs, doubtful=self.costs.doubtful)
+        self.costs = costs
 
     def _joined(
         self, pair: LoadedPair, loader: ModelLoader, drafts: Sequence[_Planned]
@@ -246,6 +250,8 @@ class DraftModels:
         target = ModelSetup(n_ctx=self.pair.target.n_ctx, gpu_layers=model.gpu_layers)
         baseline_s = costs.auto.costs.target.at(BEHIND).seconds(1)
         alone = model.remote or not self._loader.repack  # its time is not that of its bytes
+        threads = self._loader.options.asked_threads(draft=True) or 0
+        how = replace(self.pair.loaded, draft_threads=threads)
         dear = []
         for draft, setup in drafts:
             step = draft_worth.least_step(
@@ -253,7 +259,7 @@ class DraftModels:
                 (draft.facts, setup),
                 None if alone else (checked.sizes, target),
                 baseline_s,
-                self.pair.loaded.flash_attn,
+                how,
             )
             of = draft.files, checked.target.paths
             if not draft.in_target and draft_worth.too_dear(*of, costs.auto, step):

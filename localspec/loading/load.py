@@ -243,7 +243,7 @@ def _without_dear(plan: LoadPlan) -> tuple[LoadPlan, tuple[ModelFiles, ...]]:
 
 
 def _exact_where_free(plan: LoadPlan) -> LoadPlan:
-    """`plan` with the settings of `--exact` if `tune` found them to cost nothing."""
+    """`plan` with the settings of `--exact` if `tune` found them to cost next to nothing."""
     request, path = plan.checked.request, plan.checked.target.paths[0]
     chosen = exactness_cost.chosen(request, path, plan.memory.target, profile_store())
     if chosen is request:
@@ -251,18 +251,25 @@ def _exact_where_free(plan: LoadPlan) -> LoadPlan:
     return replace(plan, checked=replace(plan.checked, request=chosen), exact_by_plan=True)
 
 
-def _exact_note(loader: ModelLoader, plan: LoadPlan) -> str:
-    """What is known of `--exact` for the target; empty if other settings were asked for."""
+def _exact_note(loader: ModelLoader, plan: LoadPlan) -> tuple[str, tuple[str, ...]]:
+    """What is known of `--exact` for the target; empty if other settings were asked for.
+
+    Returns:
+        That, and the same as a notice where it was asked for and costs something.
+    """
     options = loader.options
     if options.lora or not (options.exact or exactness_cost.comparable(options)):
-        return ""
+        return "", ()
     known = exactness.key(
         plan.checked.target.paths[0],
         plan.memory.target,
         exactness.settled(replace(options, exact=True)),
     )
     longest = loader.exact or exactness.stored(known, profile_store())
-    return exact_words(longest, exactness_cost.stored(known, profile_store()), "/tune")
+    cost = exactness_cost.stored(known, profile_store())
+    note = exact_words(longest, cost, "/tune")
+    costs = options.exact and cost is not None and not cost.free
+    return note, (f"--exact: {note}",) if costs else ()
 
 
 def _pair(
@@ -274,6 +281,7 @@ def _pair(
     """The target, before anything that drafts is loaded."""
     options = loader.options
     draft = None if options.draft is None else lasting_drafts(options.draft)
+    exact_note, costs = _exact_note(loader, plan)
     return LoadedPair(
         name=plan.checked.name,
         reference=(lasting(options.pair or STARTER), draft),
@@ -282,8 +290,8 @@ def _pair(
         advice=plan.advice,
         lookup=plan.checked.lookup,
         draft_note=_no_draft(plan.checked),
-        exact_note=_exact_note(loader, plan),
-        notices=(*notices, *plan.notices, *loader.notices),
+        exact_note=exact_note,
+        notices=(*notices, *plan.notices, *loader.notices, *costs),
         loaded=loader.record(plan, target),
     )
 

@@ -125,7 +125,7 @@ class LoadPlan:
         notices: what the user should know.
         unflashed: extra bytes without flash attention; None if there is no choice: a device
             computes, values are quantised, or memory is short.
-        exact_by_plan: whether the settings of `--exact` were chosen since they cost nothing.
+        exact_by_plan: whether the settings of `--exact` were chosen, as they cost next to nothing.
     """
 
     checked: CheckedRequest

@@ -58,15 +58,18 @@ class ExactnessCost:
     Attributes:
         baseline: the share of the speed without drafting that it takes.
         copying: the same where a text is copied by lookup.
+        deeper: whether it takes more in long contexts, where flash attention, which it needs, is
+            slower here; both shares are those of a short one.
     """
 
     baseline: float
     copying: float
+    deeper: bool = False
 
     @property
     def free(self) -> bool:
         """Whether it takes too little to matter."""
-        return max(self.baseline, self.copying) <= _FREE
+        return max(self.baseline, self.copying) <= _FREE and not self.deeper
 
     def document(self) -> dict[str, float]:
         """Both figures, for `--json`."""
@@ -92,11 +95,13 @@ def exact_words(longest: int | None, cost: ExactnessCost | None, tune: str) -> s
     if cost is None:
         return f"{found}; {tune} says what that costs"
     if cost.free:
-        return f"{found}, at no cost: it is used unless other settings are asked for"
+        most = f"it costs at most {percent(_FREE)} of the speed"
+        return f"{found}; {most}, and is used unless other settings are asked for"
     baseline, copying = percent(cost.baseline), percent(cost.copying)
+    more = ", and more in long contexts, as it needs flash attention" if cost.deeper else ""
     return (
         f"{found}; it costs {baseline} of the speed without drafting,"
-        f" {copying} where text is copied"
+        f" {copying} where text is copied{more}"
     )
 
 

@@ -110,6 +110,7 @@ class SessionInfo(Struct, frozen=True):
         notices: what the user should know about the pair and its settings.
         about: the target's family and size, in words.
         exact: what is known of ``--exact`` for the target, in words.
+        equal_passes: up to how many tokens all passes give equal bits; 1 unless that was tested.
         target_file: the path of the target's first file.
     """
 
@@ -127,6 +128,7 @@ class SessionInfo(Struct, frozen=True):
     advice: SamplingAdvice = SamplingAdvice()
     about: str = ""
     exact: str = ""
+    equal_passes: int = 1
     target_file: str = ""
 
 

@@ -103,6 +103,7 @@ class ScriptedSession:
     awaits_drafts: bool = False
     about: str = "Scripted, 27 million parameters"
     exact: str = ""
+    equal_passes: int = 1
     notices: list[str] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     settings: ChatSettings = field(default_factory=ChatSettings)

@@ -153,14 +153,21 @@ def _baseline_round_s(stats: GenerationStats) -> float:
     return median(times) if times else 0.0
 
 
-def why_parted(parting: Parting | None) -> str:
-    """Why two texts of one prompt part, to follow "part"; empty if it was not measured."""
-    if parting is None or parting.margin is None:
+def why_parted(parting: Parting | None, *, exact: bool = False) -> str:
+    """Why two texts of one prompt part, to follow "part"; empty if it was not measured.
+
+    Args:
+        parting: where they part.
+        exact: whether they were written in passes that give equal bits.
+    """
+    if parting is None or (parting.margin is None and not exact):
         return ""
-    apart = f"the two tokens were {parting.margin:.2f} apart"
-    if parting.near_tie:
-        return f" by rounding: {apart}, a near tie"
-    return f" by more than rounding, please report it: {apart}"
+    apart = "" if parting.margin is None else f": the two tokens were {parting.margin:.2f} apart"
+    if apart and not parting.near_tie:
+        return f" by more than rounding, please report it{apart}"
+    if exact:
+        return f", which --exact should rule out, please report it{apart}"
+    return f" by rounding{apart}, a near tie"
 
 
 def kept(

@@ -47,7 +47,7 @@ class LoadRecord:
         mlock: whether weights are locked in memory, so that they cannot be swapped out.
         exact: the largest pass, in tokens, up to which all sizes give equal bits; 1 if two sizes
             already differ, None if it was not tested.
-        exact_by_plan: whether the plan chose that, since it costs nothing here.
+        exact_by_plan: whether the plan chose that, since it costs next to nothing here.
         memory_plan_bytes: what the memory plan expected for everything.
     """
 

@@ -140,6 +140,11 @@ class Session:
         return self.pair.exact_note
 
     @property
+    def equal_passes(self) -> int:
+        """Up to how many tokens all passes give equal bits; 1 unless that was tested."""
+        return self.pair.loaded.exact or 1
+
+    @property
     def lookup(self) -> bool:
         """Whether prompt lookup drafts."""
         return self.pair.lookup

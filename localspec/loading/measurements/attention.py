@@ -45,6 +45,7 @@ _FEW = 2  # turns that show nothing on a busy machine
 _GAIN = 0.95  # the other kind must be 5 % faster, or llama.cpp's default stays
 
 _WAYS = ("on", "off")
+_MODEL = ("machine", "build", "file_bytes", "header_sha256", "n_gpu_layers", "cache")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +103,17 @@ def stored(known: Mapping[str, Any], store: ProfileStore) -> AttentionTiming | N
 
 def measured_here(store: ProfileStore) -> list[AttentionTiming]:
     """The choices of all models measured with this machine and llama.cpp."""
-    known = {"use": "attention", "machine": machine(), "build": build()}
-    first = store.matching({**known, "attention": _WAYS[0]})
+    return _matching({"machine": machine(), "build": build()}, store)
+
+
+def at_any_context(known: Mapping[str, Any], store: ProfileStore) -> list[AttentionTiming]:
+    """The choices of the model in `known`, the key of a measurement, with the usual threads."""
+    same = {name: known[name] for name in _MODEL if name in known}
+    return _matching({**same, "threads": 0}, store)
+
+
+def _matching(known: Mapping[str, Any], store: ProfileStore) -> list[AttentionTiming]:
+    first = store.matching({**known, "use": "attention", "attention": _WAYS[0]})
     found = (stored(one.identity, store) for one in first)
     return [choice for choice in found if choice is not None]
 

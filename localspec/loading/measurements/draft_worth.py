@@ -7,12 +7,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from localspec import formats
+from localspec.chat.session.pair import LoadRecord
 from localspec.drafter_names import DFLASH
 from localspec.engine.length.cost import Costs, ModelCosts
 from localspec.engine.length.gamma import AutoGamma
+from localspec.engine.length.profile import Profile
 from localspec.loading.measurements.attention import key
 from localspec.loading.measurements.attention import stored as attention_timing
-from localspec.loading.measurements.expected_speed import BEHIND, stored_profile
+from localspec.loading.measurements.expected_speed import BEHIND, stored_profiles, usual
 from localspec.loading.measurements.head_promise import PAYS, REACHABLE
 from localspec.loading.measurements.measured_costs import profile_store
 from localspec.pairs.disk import trained_heads
@@ -31,7 +33,7 @@ Sized = tuple[ModelFacts, ModelSetup]
 
 
 def least_step(
-    path: Path, draft: Sized, target: Sized | None, baseline_s: float, flash_attn: str
+    path: Path, draft: Sized, target: Sized | None, baseline_s: float, how: LoadRecord
 ) -> float:
     """The least seconds of a step: as measured before, else estimated from the weights it reads.
 
@@ -40,17 +42,17 @@ def least_step(
         draft: its sizes and setup.
         target: the same of the target; None where its bytes do not explain its time.
         baseline_s: seconds of the target's decode of one token.
-        flash_attn: as in `LoadRecord`.
+        how: as for `stored_profiles`.
 
     Returns:
         0 where nothing is known: the models run in different places, or are mixtures of experts.
     """
     sizes, setup = draft
-    known = None
+    known: list[Profile] = []
     with suppress(OSError):  # a load tells what is wrong with a file
-        known = stored_profile(profile_store(), path, setup, flash_attn, draft=True)
-    if known is not None and known.steady:
-        return ModelCosts(known.best).at(BEHIND).seconds(1)
+        known = stored_profiles(profile_store(), path, setup, how, draft=True)
+    if known and all(one.steady for one in known):
+        return min(ModelCosts(one.best).at(BEHIND).seconds(1) for one in known)
     if target is None or any((*sizes.experts, *target[0].experts)):
         return 0.0
     layers = {setup.gpu_layers, target[1].gpu_layers}
@@ -113,14 +115,16 @@ def why_left_out(
         return ""
     path, store = target.paths[0], profile_store()
     attention = attention_timing(key(path, plan.target, None), store)
-    flash_attn = attention.option if attention else "auto"
-    own = stored_profile(store, path, plan.target, flash_attn, draft=False)
-    if own is None or not own.steady:
-        return ""
-    auto = AutoGamma(Costs(own.best, {}, own.identity.get("takes_back")))
-    baseline_s = auto.costs.target.at(BEHIND).seconds(1)
+    how = usual(attention.option if attention else "auto")
     both = None if plan.from_disk else (facts(target.header), plan.target)
     sized = (draft_facts(draft.header), plan.draft)
-    step_s = least_step(draft.paths[0], sized, both, baseline_s, flash_attn)
-    dear = too_dear(draft, target.paths, auto, step_s)
-    return why_too_dear(draft, target.paths) if dear else ""
+
+    def dear(own: Profile) -> bool:
+        auto = AutoGamma(Costs(own.best, {}, own.identity.get("takes_back")))
+        baseline_s = auto.costs.target.at(BEHIND).seconds(1)
+        step_s = least_step(draft.paths[0], sized, both, baseline_s, how)
+        return own.steady and too_dear(draft, target.paths, auto, step_s)
+
+    owns = stored_profiles(store, path, plan.target, how, draft=False)
+    agreed = owns and all(map(dear, owns))
+    return why_too_dear(draft, target.paths) if agreed else ""

@@ -18,7 +18,7 @@ from localspec.engine.llama import ContextOptions, Model
 from localspec.limits import MAX_BATCH_OUTPUTS
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements import exactness
-from localspec.loading.measurements.attention import in_turns
+from localspec.loading.measurements.attention import at_any_context, in_turns
 from localspec.loading.results import ExactnessCost
 from localspec.pairs.memory.need import ModelSetup
 
@@ -68,7 +68,8 @@ def stored(known: Mapping[str, Any], store: ProfileStore) -> ExactnessCost | Non
     usual, exact = tables
     baseline = 1 - usual[1] / exact[1]
     copying = 1 - _copying(exact, min(longest, _COPY)) / _copying(usual, _COPY)
-    return ExactnessCost(max(0.0, baseline), max(0.0, copying))
+    deeper = not all(choice.flash for choice in at_any_context(known, store))
+    return ExactnessCost(max(0.0, baseline), max(0.0, copying), deeper=deeper)
 
 
 def _copying(points: Points, longest: int) -> float:

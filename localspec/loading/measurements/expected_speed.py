@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +86,13 @@ def expected(target: Path, draft: Path | None, plan: MemoryPlan) -> ExpectedSpee
     store = profile_store()
     attention = stored(key(target, plan.target, None), store)
     flash_attn = attention.option if attention else "auto"
-    own = stored_profile(store, target, plan.target, flash_attn, draft=False)
+    how = usual(flash_attn)
+    own = next(iter(stored_profiles(store, target, plan.target, how, draft=False)), None)
     if own is None:
         return None
     found = None
     if draft is not None and plan.draft is not None:
-        found = stored_profile(store, draft, plan.draft, flash_attn, draft=True)
+        found = next(iter(stored_profiles(store, draft, plan.draft, how, draft=True)), None)
     if draft is not None and found is None:
         return None
     max_rollback = own.identity.get("takes_back")
@@ -119,31 +120,44 @@ def exact(
     return exactness.stored(known, store), exactness_cost.stored(known, store)
 
 
-def stored_profile(
-    store: ProfileStore, path: Path, setup: ModelSetup, flash_attn: str, *, draft: bool
-) -> Profile | None:
-    """The stored profile for loading `path`, with the threads that it would get."""
+def usual(flash_attn: str) -> LoadRecord:
+    """How models run where nobody asks for anything else: with the threads that suit them."""
+    return LoadRecord(ctx_size=0, threads=0, flash_attn=flash_attn)
+
+
+def stored_profiles(
+    store: ProfileStore, path: Path, setup: ModelSetup, how: LoadRecord, *, draft: bool
+) -> list[Profile]:
+    """The stored profiles for loading `path`, with the threads that it would get.
+
+    There may be several: whether a model's weights are repacked, for example, is not known yet.
+
+    Args:
+        store: what was measured.
+        path: the model's first file.
+        setup: of the model.
+        how: the other settings; its threads are those asked for, 0 for none.
+        draft: whether the model drafts.
+    """
     every = store.matching({**of_file(path, draft=draft), "n_gpu_layers": setup.gpu_layers})
     tuned = next((one for one in every if one.identity["threads"] == ANY_THREADS), None)
-    threads = (tuned and tuned.threads) or default_threads()
-    loaded = LoadRecord(
-        ctx_size=setup.n_ctx,
-        threads=threads,
+    asked = how.draft_threads if draft else how.threads
+    threads = asked or (tuned and tuned.threads) or default_threads()
+    loaded = replace(
+        how,
         n_cpu_moe=setup.cpu_moe,
-        flash_attn=flash_attn,
         cache_type_k=setup.cache_k,
         cache_type_v=setup.cache_v,
         tensor_split=dict(setup.split) or None,
     )
     choices = unusual(loaded, draft=draft)
-    found = (
+    return [
         one
         for one in every
         if one.identity["threads"] == threads
+        and one.best
         and {name: each for name, each in one.identity.items() if name in UNUSUAL} == choices
-    )
-    profile = next(found, None)
-    return profile if profile is not None and profile.best else None
+    ]
 
 
 def _shortest(profile: Profile) -> Points:

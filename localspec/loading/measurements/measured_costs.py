@@ -185,7 +185,7 @@ def measured(
 
     Args:
         pair: the loaded models.
-        repeatable: store unsteady timings too, so that the next run decides alike.
+        repeatable: store disturbed timings too, so that the next run decides alike.
         measure: whether to measure if nothing is stored.
         announce: called before measuring.
         before: what is known of the target, with fewer drafters.
@@ -248,15 +248,15 @@ def _measured(
     """
     # While other programs run, decodes with all threads take many times as long and show nothing.
     threads = max(context.threads.widest for context in missing)
-    busy = not repeatable and too_busy(threads)
+    busy = too_busy(threads)
     found = {}
     for context, known in list(missing.items()):
-        context.threads.hold(not busy)
+        context.threads.hold(repeatable or not busy)
         one = profile(context, known)
         target = target or one
         if not _plausible(one, target):
             one = profile(context, known)
-        if not _plausible(one, target):  # stored for a seed, it stays doubtful
+        if (repeatable and busy) or not _plausible(one, target):  # stored, it stays doubtful
             one = replace(one, spread=1.0)
         found[context] = one
         if (one.steady and not busy) or repeatable:

@@ -246,7 +246,11 @@ def twice(app: CommandContext, argument: str) -> None:
     typed = extracts.expand(argument or message_text(app.prompt.text))
     text, before = compare.question(app.turns.record.messages(), typed)
     app.turns.compare(text, before)
-    app.push_screen(compare.CompareScreen(text, app.engine.stop, session.dialect))
+    app.push_screen(
+        compare.CompareScreen(
+            text, app.engine.stop, session.dialect, exact=session.equal_passes > 1
+        )
+    )
 
 
 def show_rounds(app: CommandContext, argument: str) -> None:

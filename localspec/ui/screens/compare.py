@@ -105,10 +105,13 @@ def body(side: AnswerSide, other: AnswerSide, width: int) -> Content:
     return shown.stylize("bold $text-warning", in_common(shown.plain, others.plain))
 
 
-def verdict(off: AnswerSide, on: AnswerSide, parting: Parting | None = None) -> str:
+def verdict(
+    off: AnswerSide, on: AnswerSide, parting: Parting | None = None, *, exact: bool = False
+) -> str:
     """What drafting brought, and whether the texts are the same, or why they part.
 
-    Until both have ended, that other programs take threads, if they do.
+    Until both have ended, that other programs take threads, if they do. `exact` is that of
+    `why_parted`.
     """
     if off.stats is None or on.stats is None:
         return off.busy or on.busy
@@ -116,7 +119,8 @@ def verdict(off: AnswerSide, on: AnswerSide, parting: Parting | None = None) -> 
     if off.text == on.text:
         return f"{brought}; the texts are the same"
     common = in_common(off.text, on.text)
-    return f"{brought}; the texts part after {common:,} characters{why_parted(parting)}"
+    why = why_parted(parting, exact=exact)
+    return f"{brought}; the texts part after {common:,} characters{why}"
 
 
 class CompareScreen(Dialogue[None]):
@@ -126,13 +130,16 @@ class CompareScreen(Dialogue[None]):
         asked: the prompt.
         stop: asks the engine to end.
         dialect: how the model marks its thoughts, which are shown.
+        exact: whether the answers are written in passes that give equal bits.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q,Q", "leave", "Close")]
 
-    def __init__(self, asked: str, stop: Callable[[], None], dialect: Dialect) -> None:
+    def __init__(
+        self, asked: str, stop: Callable[[], None], dialect: Dialect, *, exact: bool = False
+    ) -> None:
         super().__init__()
-        self._asked = asked
+        self._asked, self._exact = asked, exact
         off, on = (Answer(dialect=dialect) for _ in range(2))
         self._sides = sides = AnswerSide(False, off), AnswerSide(True, on)
         for side in sides:
@@ -184,7 +191,7 @@ class CompareScreen(Dialogue[None]):
             self._heads[index].styles.height = tallest  # both texts begin on the same line
             self._heads[index].update(headings[index])
             self._texts[index].update(body(side, other, room))
-        self._foot.update(verdict(off, on, self._parting))
+        self._foot.update(verdict(off, on, self._parting, exact=self._exact))
         if self._timer is not None and off.stats is not None and on.stats is not None:
             self._timer.stop()
 
