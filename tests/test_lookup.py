@@ -25,6 +25,7 @@ from localspec.engine.round.generate_settings import GenerateSettings
 from localspec.engine.round.sampling import SamplingParams
 from localspec.limits import MAX_GAMMA
 
+from .fakes import round_of
 from .support.stub_context import StubContext, StubModel, near, random_script
 
 END = 99
@@ -461,6 +462,16 @@ def test_where_rejected_tokens_are_read_again_the_stake_covers_that() -> None:
             )
         )
     assert 1 <= copies <= 5  # each costs 1.1 baseline rounds
+
+
+def test_copies_that_a_model_drafted_as_well_are_soon_trusted() -> None:
+    curve = {1: 1.0, 2: 1.04, 8: 1.5, 64: 6.5}
+    policy = AutoGamma(Costs({0: curve}, {DRAFT: {0: {1: 0.1}}}))
+    told = {"copy_confidences": (0.99,) * 20, "copy_chances": (1.0,) * 20}
+    for _ in range(2):
+        policy.observe(round_of(20, 20, **told))
+    plan = policy.plan(Situation(room=63, copies=(0.99,) * 40))
+    assert (plan.drafter, plan.limit) == (LOOKUP, 11)  # all that four tokens at this rate may cost
 
 
 def test_after_a_long_copied_text_its_end_tells_no_nonsense() -> None:

@@ -99,11 +99,11 @@ _SHARE_UNSURE = 0.04
 _PAUSE = 3
 _CREDIT = 2.0  # at the start, and at most
 # An account of tokens bounds what copies may cost. What submitted copies gained fills it. A copied
-# token that was right but not submitted adds `_SEEN_RIGHT`, up to `_STAKE`, and after copies that
-# lost it holds no more than that. So a text that stops repeating costs little, and a lookup that is
-# always wrong costs nothing. Without the account the slowest of 82 recorded answers had 0.82 of the
-# baseline's speed; with eight tokens at most at any time copies were too short where long passes
-# are dear (docs/measurements/lookup.md).
+# token that was right but not submitted, or that a model drafted as well, adds `_SEEN_RIGHT`, up to
+# `_STAKE`, and after copies that lost it holds no more than that. So a text that stops repeating
+# costs little, and a lookup that is always wrong costs nothing. Without the account the slowest of
+# 82 recorded answers had 0.82 of the baseline's speed; with eight tokens at most at any time copies
+# were too short where long passes are dear (docs/measurements/lookup.md).
 _SEEN_RIGHT, _STAKE = 0.2, 4.0
 # Added to the credit in each round, and before an answer for each token of the one before it. With
 # 0.01 a useless draft costs 0.5 % more.
@@ -299,7 +299,7 @@ class AutoGamma:
     def _staked(self, done: Round, curve: Curve, rounds: float) -> float:
         """The tokens that copies may cost after this round, worth `rounds` baseline rounds."""
         if not done.copied:
-            seen = self._stake + _SEEN_RIGHT * sum(done.copy_chances[:1])
+            seen = self._stake + _SEEN_RIGHT * sum(done.copy_chances)
             return max(self._stake, min(_STAKE, seen))
         own, tokens = done.drafted - done.copied, 1 + done.accepted
         if own:  # the copies of a longer draft

@@ -70,6 +70,9 @@ def _option(usual: float, *flags: str, **how: Any) -> Any:
     return field(default=usual, metadata={_OPTION: made})
 
 
+MOST_WHOLE: Final = 2**63 - 1
+"""The largest whole number that a setting takes: 64 bits hold it, also below 0."""
+
 _OPTION = "option"
 _MOST = 1e6  # settings end where 32-bit floats would turn them into something else
 _SHARE = {"holds": lambda x: 0 < x <= 1, "wanted": "a number above 0, up to 1 (off)"}
@@ -112,6 +115,8 @@ class SamplingParams:
         40,
         "--top-k",
         meaning="Keep the N most probable tokens; 0 keeps all.",
+        holds=lambda x: abs(x) <= MOST_WHOLE,
+        wanted="a number of tokens; 0 keeps all",
         least=-1,
         file_key="top_k",
     )
@@ -162,7 +167,7 @@ class SamplingParams:
         64,
         "--repeat-last-n",
         meaning="How many tokens are recent, the prompt's included; 0 switches penalties off.",
-        holds=lambda x: x >= 0,
+        holds=lambda x: 0 <= x <= MOST_WHOLE,
         wanted="0 (off) or a number of tokens",
         file_key="penalty_last_n",
     )
@@ -173,10 +178,10 @@ class SamplingParams:
         for name, option in CHAIN.items():
             if not option.holds(value := getattr(self, name)):
                 raise _bad(name, value, option.wanted)
-        if self.seed is not None and self.seed < 0:
-            raise _bad("seed", self.seed, "0 or a positive whole number")
+        if self.seed is not None and not 0 <= self.seed <= MOST_WHOLE:
+            raise _bad("seed", self.seed, f"a whole number from 0 to {MOST_WHOLE}")
         for token, bias in self.logit_bias.items():
-            if token < 0 or not (abs(bias) <= _MOST or bias == -math.inf):
+            if not 0 <= token <= MOST_WHOLE or not (abs(bias) <= _MOST or bias == -math.inf):
                 wanted = "token ids with -inf or a number up to 1000000 either way"
                 raise _bad("logit_bias", f"{token}:{bias}", wanted)
 
