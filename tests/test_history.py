@@ -132,6 +132,9 @@ def test_all_parameters_survive_and_wrong_ones_are_left_out() -> None:
     )
     impossible = {"sampling": {"temperature": -1}}
     assert settings_of(impossible, settings).sampling == sampling
+    huge = 10**20
+    impossible = {"n_predict": huge, "reasoning_budget": -huge, "sampling": {"seed": huge}}
+    assert settings_of(impossible, settings) == settings
     assert settings_of(document, ChatSettings(repeat_stop=True)).repeat_stop  # the program's own
 
 

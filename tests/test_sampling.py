@@ -44,6 +44,12 @@ def logits(*values: float) -> np.ndarray:
         ("frequency_penalty", -math.inf),
         ("repeat_last_n", -1),
         ("seed", -1),
+        # Beyond what 64 bits hold.
+        ("seed", 2**63),
+        ("top_k", 2**63),
+        ("top_k", -(2**63)),
+        ("repeat_last_n", 2**63),
+        ("logit_bias", {2**63: 1.0}),
         ("logit_bias", {3: math.nan}),
         ("logit_bias", {3: math.inf}),
         ("logit_bias", {-1: 1.0}),

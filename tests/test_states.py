@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -309,6 +310,24 @@ def test_what_is_damaged_is_put_aside(
     assert stats.prefill_cached == 0
     assert session.messages[-1].content == following
     assert [one.suffix for one in folder.iterdir()] == [".damaged"]
+    session.close()
+
+
+def test_what_cannot_be_read_for_now_stays(
+    left: tuple[Path, list[Message], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_size: int) -> None:
+        raise MemoryError
+
+    sound, said, following = left
+    folder = shutil.copytree(sound, tmp_path / "copy")
+    monkeypatch.setattr(state_files, "machine", SimpleNamespace(block=full))
+    session = loaded(folder)
+    session.enter("c1")
+    session.open(said)
+    assert answered(session, "And then?").prefill_cached == 0
+    assert session.messages[-1].content == following
+    assert [one.suffix for one in folder.iterdir()] == [".state"]
     session.close()
 
 

@@ -26,6 +26,7 @@ from localspec.ui.commands.command import always
 from localspec.ui.commands.command_table import COMMANDS
 from localspec.ui.conversation.engine_phase import EnginePhase
 from localspec.ui.input.prompt_area import LONGEST_PASTE
+from localspec.ui.pairs.pair_events import PairWorkChanged
 from localspec.ui.panel import layout as panel_layout
 from localspec.ui.panel.dashboard import Dashboard, PanelForm, natural_form, next_form
 from localspec.ui.screens import help as help_screen
@@ -436,6 +437,19 @@ async def test_while_a_prompt_is_read_the_time_left_is_said() -> None:
         assert "left" not in chat.status()
 
 
+async def test_a_fetch_covers_neither_a_short_answer_nor_another_progress() -> None:
+    async with chatting((80, 24), session=Reading(gate=Gate(is_open=False))) as chat:
+        chat.app.status.flash("a short answer")
+        chat.app.post_message(PairWorkChanged())
+        await chat.settle()
+        assert "a short answer" in chat.status()
+        await chat.send("a long question")
+        await chat.until(lambda: "reading 40 tokens" in chat.status(), "the first pass")
+        chat.app.post_message(PairWorkChanged())
+        await chat.settle()
+        assert "reading 40 tokens" in chat.status()
+
+
 async def test_what_is_said_before_the_first_frame_is_seen() -> None:
     def load(progress: Any, cancel: Any) -> Any:
         raise ModelFileError("no file called x.gguf", "Check the path.")
@@ -476,6 +490,19 @@ async def test_quitting_while_loading_cancels_the_load() -> None:
     assert seen
 
 
+@pytest.mark.few(2)
+@pytest.mark.parametrize(("key", "kept"), [("ctrl+q", False), ("enter", True), ("escape", False)])
+async def test_a_theme_is_kept_with_enter_only(key: str, kept: bool) -> None:
+    async with chatting() as chat:
+        before = chat.app.theme
+        await chat.send("/theme")
+        await chat.until(lambda: "Enter keeps" in chat.screen())
+        await chat.press("down")
+        await chat.until(lambda: chat.app.theme != before, "the next theme")
+        await chat.press(key)
+    assert (chat.app.theme != before) is kept
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize("keys", [("ctrl+q",), ("ctrl+c", "ctrl+c")])
 async def test_quitting_while_generating_ends_the_thread(keys: tuple[str, ...]) -> None:
@@ -503,7 +530,7 @@ async def test_one_ctrl_c_stops_and_says_how_to_quit(monkeypatch: pytest.MonkeyP
 async def test_regenerate_replaces_the_last_answer() -> None:
     async with chatting(answers=["Old answer.", "New answer."]) as chat:
         await chat.press("f5")
-        assert "no answer yet" in chat.status()
+        assert "no question yet" in chat.status()
         await chat.ask("q")
         await chat.press("f5")
         await chat.until(lambda: "New answer." in chat.transcript() and chat.ready())
@@ -689,6 +716,14 @@ async def test_the_panel_shows_the_figures_with_their_units() -> None:
         )
         for text in texts:
             await chat.until(lambda text=text: text in chat.screen(), text)
+
+
+async def test_the_panel_says_why_nothing_is_drafted_by_another_pair() -> None:
+    async with chatting((140, 50), draft_name=None, speculation_note="one reason") as chat:
+        await chat.until(lambda: "one reason" in chat.screen())
+        chat.session.speculation_note = "another reason"
+        chat.app.pair_loader.reload()
+        await chat.until(lambda: "another reason" in chat.screen() and chat.ready())
 
 
 @pytest.mark.slow

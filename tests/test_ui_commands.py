@@ -10,7 +10,7 @@ import pytest
 from localspec.chat.advice import SamplingAdvice, advise
 from localspec.chat.conversation import Role
 from localspec.chat.settings import ChatSettings
-from localspec.errors import SamplingError, UsageError
+from localspec.errors import LocalspecError, SamplingError, UsageError
 from localspec.ui.commands import parameters
 from localspec.ui.commands.command_table import COMMANDS
 from localspec.ui.conversation.engine_phase import EnginePhase
@@ -255,6 +255,9 @@ def test_parameters_are_shown_changed_and_checked() -> None:
             parameters.changed(settings, name, value, none)
     with pytest.raises(SamplingError):
         parameters.changed(settings, "top-p", "7", none)
+    for name in ("n-predict", "seed", "top-k", "repeat-last-n"):
+        with pytest.raises(LocalspecError, match=f"{name} cannot be 9"):
+            parameters.changed(settings, name, "9" * 20, none)
 
 
 def test_where_a_parameter_comes_from_is_said_and_it_can_be_given_back() -> None:

@@ -97,6 +97,27 @@ async def test_files_that_are_mentioned_are_answered_too(tmp_path: Path) -> None
         assert all("inside" in text for text in asked)
 
 
+async def test_an_edited_message_is_compared_in_its_place_and_stays_one() -> None:
+    async with chatting(answers=["A1.", "A2.", "Same."]) as chat:
+        await chat.ask("first")
+        await chat.ask("second")
+        before: list[list[str]] = []
+        turn = chat.session.turn
+
+        def heard(text: str, cancel: Cancel) -> Any:
+            before.append([*(m.content for m in chat.session.messages), text])
+            return turn(text, cancel)
+
+        chat.session.turn = heard  # type: ignore[method-assign]
+        await chat.press("f8", "!", "ctrl+b")
+        await chat.until(lambda: "the texts are the same" in chat.screen(), "both answers")
+        await chat.press("escape")
+        await chat.until(chat.ready)
+        assert before == [["first", "A1.", "second!"]] * 2
+        await chat.press("enter")
+        await chat.until(lambda: "‹ 2/2 ›" in chat.transcript() and chat.ready(), "the version")
+
+
 async def test_escape_stops_it_and_the_input_works_again() -> None:
     async with chatting(answers=["word " * 400], gate=Gate(is_open=False)) as chat:
         chat.app.prompt.insert("Go on.")

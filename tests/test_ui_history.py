@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
+from textual.selection import SELECT_ALL
 from textual.widgets import Input
 
 from localspec.chat.conversation import Message, Role
@@ -27,6 +28,7 @@ from localspec.engine.record.stats import FinishReason
 from localspec.errors import ConversationError, EngineError
 from localspec.ui import launch
 from localspec.ui.chat_app import ChatApp
+from localspec.ui.conversation.engine_phase import EnginePhase
 from localspec.ui.screens.history import HistoryScreen
 from tests.support.chat_pilot import Chat, chatting, loading
 from tests.support.inline import inline
@@ -185,6 +187,10 @@ async def test_every_letter_is_searched_for_and_a_title_goes_on_at_its_end(archi
             await chat.until(lambda: not chat.app.library.record.nodes() and chat.ready())
         await history(chat)
         await chat.until(lambda: "▸ a quiet lake" in chat.screen())
+        await chat.press("pagedown")
+        await chat.until(lambda: "▸ a quiet river" in chat.screen(), "the last of the page")
+        await chat.press("pageup")
+        await chat.until(lambda: "▸ a quiet lake" in chat.screen(), "the first")
         await chat.press("q", "u", "i", "e")
         await chat.until(lambda: "quick" not in chat.screen() and "quiet lake" in chat.screen())
         await chat.press("down")
@@ -310,6 +316,83 @@ async def test_an_edited_message_is_another_version_of_it() -> None:
         await chat.press("f9")
         await chat.until(lambda: "A2." in chat.transcript() and chat.ready())
         assert [m.content for m in chat.session.messages][2:] == ["second", "A2."]
+
+
+async def test_an_edit_ends_with_a_step_to_another_version_and_only_then() -> None:
+    async with chatting(answers=["A1.", "B1."]) as chat:
+        await chat.ask("first")
+        chat.app.prompt.insert("half a thought")
+        await chat.press("f8", "f9")
+        assert "only one version" in chat.status()
+        assert (chat.app.prompt.text, chat.app.turns.editing is None) == ("first", False)
+        await chat.press("!", "enter")
+        await chat.until(lambda: "‹ 2/2 ›" in chat.transcript() and chat.ready())
+        chat.app.prompt.insert("another thought")
+        await chat.press("f8", "f10")
+        assert "the latest version" in chat.status()
+        assert (chat.app.prompt.text, chat.app.turns.editing is None) == ("first!", False)
+        await chat.press("f9")
+        await chat.until(lambda: "‹ 1/2 ›" in chat.transcript() and chat.ready())
+        assert (chat.app.prompt.text, chat.app.turns.editing) == ("another thought", None)
+
+
+Said = list[tuple[Role, str]]
+ENDING_IN_A_QUESTION: list[Said] = [
+    [(Role.USER, "one")],
+    [(Role.USER, "one"), (Role.ASSISTANT, "A1."), (Role.USER, "two")],
+]
+
+
+@pytest.mark.parametrize("said", ENDING_IN_A_QUESTION)
+async def test_a_question_at_the_end_gets_its_first_answer(said: Said) -> None:
+    async with chatting(answers=[EngineError("it broke"), "Fresh."]) as chat:
+        chat.app.library.record.graft([Message(*one) for one in said], ChatSettings())
+        chat.app.turns.reopen()
+        await chat.until(chat.ready)
+        before = chat.transcript()
+        await chat.press("f5")
+        await chat.until(lambda: "it broke" in chat.transcript() and chat.ready())
+        assert chat.transcript().startswith(before.rstrip())
+        await chat.press("f5")
+        await chat.until(lambda: "Fresh." in chat.transcript() and chat.ready())
+        texts = [text for _, text in said] + ["Fresh."]
+        assert [m.content for m in chat.session.messages] == texts
+        assert [node.message.content for node in chat.app.library.record.nodes()] == texts
+        places = [chat.transcript().index(text) for text in texts]
+        assert places == sorted(places)
+
+
+async def test_a_conversation_is_opened_though_the_models_were_unloaded(archive: Path) -> None:
+    async with chatting(archive=archive) as chat:
+        await chat.ask("one")
+        await chat.send("/clear")
+        await chat.until(lambda: "▌ one" not in chat.transcript() and chat.ready())
+        await chat.send("/unload")
+        await chat.until(lambda: chat.app.turns.phase is EnginePhase.ASLEEP, "the unloading")
+        await history(chat)
+        await chat.until(lambda: "▸ one" in chat.screen())
+        await chat.press("enter")
+        await chat.send("two")  # before the models are there
+        await chat.until(lambda: len(chat.session.messages) == 4 and chat.ready(), "the answer")
+        assert [m.content for m in chat.session.messages][::2] == ["one", "two"]
+        assert "▌ one" in chat.transcript()
+
+
+async def test_a_conversation_that_cannot_be_sent_leaves_the_engine_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> None:
+        raise OverflowError("too large")
+
+    async with chatting() as chat:
+        await chat.ask("one")
+        await chat.send(f"/export {tmp_path / 'x.json'}")
+        await chat.until(lambda: "written to" in chat.transcript())
+        with monkeypatch.context() as patched:
+            patched.setattr(chat.app.engine, "change", fail)
+            await chat.send(f"/import {tmp_path / 'x.json'}")
+            await chat.until(lambda: "OverflowError" in chat.transcript(), "the error")
+        await chat.ask("two")
 
 
 class Reusing(ScriptedSession):
@@ -558,10 +641,12 @@ async def test_older_messages_are_added_where_they_are_scrolled_to(archive: Path
         assert "89 A paragraph" not in chat.transcript()
         transcript.scroll_to(y=3, animate=False, immediate=True)
         await chat.until(lambda: transcript.scroll_offset.y == 3)
+        chat.app.screen.selections = {transcript: SELECT_ALL}
         await chat.press("pageup")
         await chat.until(lambda: "80 earlier messages" in chat.transcript())
         await chat.until(lambda: "90 earlier" not in chat.transcript())
         assert transcript.scroll_offset.y > 20  # the reader is left where they were
+        assert not chat.app.screen.selections  # not where other lines stand now
         # An earlier message that is not shown yet can be edited all the same.
         for _ in range(65):
             chat.app.turns.edit_earlier()

@@ -447,13 +447,29 @@ async def test_ctrl_c_copies_a_selection_once(monkeypatch: pytest.MonkeyPatch) -
         assert "press Ctrl+C again" in chat.status()
 
 
+async def test_ctrl_c_copies_what_is_selected_in_the_line_of_a_dialogue() -> None:
+    async with chatting(answers=["One two."], gate=Gate(is_open=False)) as chat:
+        await chat.send("go")
+        await chat.until(lambda: chat.app.turns.phase is EnginePhase.ANSWERING)
+        chat.app.prompt.insert("hidden")
+        await chat.press("ctrl+a", "f7", *"river", "shift+left", "ctrl+c")
+        assert chat.app.clipboard == "r"
+        assert chat.app.turns.phase is EnginePhase.ANSWERING
+        await chat.press("ctrl+c")
+        await chat.until(chat.ready, "the stop")
+
+
 async def test_a_long_paste_is_folded_and_all_of_it_is_sent() -> None:
     async with chatting(size=(140, 50)) as chat:
         prompt = chat.app.prompt
         await chat.press(*"See ")
         await paste(chat, PASTE)
         await chat.until(lambda: "See [pasted 500 lines]" in chat.screen(), "the mark")
-        await chat.until(lambda: "F11 opens the paste" in str(prompt.border_subtitle))
+        await chat.until(lambda: "N, F11 opens the paste" in str(prompt.border_subtitle))
+        await chat.press("home", *"/system ")
+        await chat.until(lambda: prompt.border_subtitle == "F11 opens the paste", "not counted")
+        await chat.press("ctrl+u")
+        await chat.press("end")
         await chat.press("backspace")
         assert prompt.text == "See "
         await chat.press("ctrl+z")
@@ -470,6 +486,61 @@ async def test_a_long_paste_is_folded_and_all_of_it_is_sent() -> None:
         assert chat.session.messages[0].content == f"See {PASTE}{'x' * 5000}{'y' * 5000}"
         await chat.press("up")
         assert prompt.document.text.startswith("See [pasted 500 lines]")
+
+
+@pytest.mark.few(4)
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        (("ctrl+w",), "See "),
+        (("left", "backspace"), "See "),
+        (("left", "left", "delete"), "See "),
+        (("left", *"so"), f"See {PASTE}so"),
+        (("left", "left", "ctrl+j", "a"), f"See {PASTE}\na"),
+        (("left", "ctrl+k"), "See "),
+        (("left", "ctrl+u"), ""),
+        (("shift+left", "x"), "See x"),
+        (("home", "ctrl+shift+k"), ""),
+    ],
+)
+async def test_the_mark_of_a_paste_is_never_cut(keys: tuple[str, ...], text: str) -> None:
+    async with chatting(size=(140, 50)) as chat:
+        prompt = chat.app.prompt
+        await chat.press(*"See ")
+        await paste(chat, PASTE)
+        await chat.press(*keys)
+        assert prompt.text == text
+        prompt.undo()
+        assert PASTE in prompt.text
+
+
+async def test_a_paste_is_cut_as_a_whole() -> None:
+    async with chatting(size=(140, 50)) as chat:
+        await chat.press(*"See ")
+        await paste(chat, PASTE)
+        await chat.press("shift+left", "ctrl+x")
+        assert chat.app.prompt.text == "See "
+        assert chat.app.clipboard == PASTE
+
+
+async def test_what_the_app_puts_into_the_input_is_a_step_that_can_be_taken_back() -> None:
+    async with chatting() as chat:
+        prompt = chat.app.prompt
+        await chat.ask("earlier")
+        await chat.press(*"unsent")
+        for key, shown in (("up", "earlier"), ("f8", "earlier")):
+            await chat.press(key)
+            assert prompt.text == shown
+            await chat.press("ctrl+z")
+            assert prompt.text == "unsent"
+        await chat.press("ctrl+y")
+        assert prompt.text == "earlier"
+        await chat.press("escape", "ctrl+a", *"/th", "tab")
+        completed = prompt.text
+        assert completed.startswith("/th")
+        assert completed != "/th"
+        await chat.press("ctrl+z")
+        assert prompt.text == "/th"
 
 
 async def test_a_long_question_is_folded_on_the_screen() -> None:

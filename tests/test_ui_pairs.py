@@ -17,6 +17,9 @@ from textual.widgets import Input, OptionList
 
 from localspec import formats
 from localspec.chat.conversation import Message, Role
+from localspec.chat.history.conversation_record import ConversationRecord
+from localspec.chat.history.tree import StoredConversation
+from localspec.chat.settings import ChatSettings
 from localspec.errors import Cancelled, LocalspecError, ModelFileError, OutOfMemory, UsageError
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements import ranking
@@ -36,6 +39,7 @@ from localspec.process.server import EngineServer
 from localspec.ui.chat_app import Appearance, ChatApp
 from localspec.ui.conversation.engine_phase import EnginePhase
 from localspec.ui.pairs import pair_jobs, pair_messages
+from localspec.ui.pairs.pair_events import PairWorkChanged
 from localspec.ui.pairs.pair_jobs import PairJobs
 from localspec.ui.screens.help import HelpScreen
 from localspec.ui.screens.pair_lines import (
@@ -322,7 +326,7 @@ async def test_the_keys_of_the_app_that_make_sense_work_on_the_screen_and_are_na
         await chat.send("Go on.")
         await chat.until(lambda: chat.app.turns.phase is EnginePhase.ANSWERING)
         await browse(chat, "starter")
-        named = "Esc close  P pull another  Ctrl+C stop the answer  F1 help  Ctrl+Q quit"
+        named = "P pull another  R look again  Ctrl+C stop the answer  F1 help  Ctrl+Q quit"
         await chat.until(lambda: named in chat.screen())
         await chat.press("f1")
         await chat.until(lambda: isinstance(chat.app.screen, HelpScreen))
@@ -504,6 +508,9 @@ async def first_load_cancelled() -> AsyncIterator[tuple[Rooms, Chat]]:
     rooms.slow.add("first")
     async with chatting(rooms) as chat:
         await chat.until(lambda: "Loading first" in chat.status())
+        chat.app.post_message(PairWorkChanged())
+        await chat.settle()
+        assert "Loading first" in chat.status()
         await chat.press("escape")
         await chat.until(lambda: "loading was cancelled" in chat.transcript())
         yield rooms, chat
@@ -785,6 +792,44 @@ async def test_what_went_wrong_with_a_reference_is_gone_when_a_pair_is_chosen(
         assert "✗" in chat.screen()
         await chat.press("down")
         await chat.until(lambda: "✗" not in chat.screen(), "the other pair alone")
+
+
+async def test_a_conversation_opened_without_a_model_has_no_question_of_the_one_before() -> None:
+    rooms, record = Rooms(), ConversationRecord()
+    record.graft([Message(Role.USER, "Other?"), Message(Role.ASSISTANT, "Yes.")], ChatSettings())
+    rooms.broken["other"] = OutOfMemory("it does not fit")
+    async with chatting(rooms) as chat:
+        await chat.ask("Hello?")
+        await chat.press("f8")
+        rooms.broken["first"] = OutOfMemory("no room")
+        chat.app.pair_loader.switch("other")
+        await chat.until(lambda: chat.app.turns.phase is EnginePhase.UNUSABLE, "two failures")
+        chat.app.library._show(StoredConversation(record.header, record.tree))
+        chat.app.pair_loader.switch("third")
+        await chat.until(chat.ready, "the third pair")
+        chat.session = rooms.sessions[-1]
+        await chat.press("enter")
+        await chat.until(lambda: len(chat.session.messages) == 4 and chat.ready(), "the answer")
+        assert [m.content for m in chat.session.messages][::2] == ["Other?", "Hello?"]
+
+
+async def test_a_context_that_could_not_be_had_is_not_called_the_users() -> None:
+    def load(request: LoadRequest, _progress: object, _cancel: object) -> ScriptedSession:
+        if request.ctx_size:
+            raise OutOfMemory("it does not fit")
+        return ScriptedSession(pair_reference=(str(request.pair), None))
+
+    loader = Loader(load, print, lambda *_: b"")
+    app = ChatApp(EngineClient(LoadRequest(pair="demo"), lambda: EngineServer(lambda: loader)))
+    async with app.run_test() as pilot:
+        chat = Chat(app, pilot, ScriptedSession())
+        await chat.until(lambda: app.session is not None)
+        await chat.send("/set ctx-size 2048")
+        await chat.until(lambda: "it does not fit" in chat.transcript() and chat.ready())
+        await chat.send("/set ctx-size")
+        await chat.until(lambda: "ctx-size 4096 (chosen by localspec)" in chat.transcript())
+    app.engine.shut_down()
+    assert app.engine.join(10)
 
 
 async def test_stop_strings_and_the_context_size_are_set_in_the_app() -> None:

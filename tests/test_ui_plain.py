@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from functools import partial
 
 import pytest
 from textual.app import App, ComposeResult
 from textual.content import Content
 from textual.geometry import Offset, Region
 from textual.scrollbar import ScrollBar
+from textual.selection import SELECT_ALL
 from textual.strip import Strip
 
 from localspec.ui.panel.dashboard import _Column
@@ -127,6 +129,26 @@ async def test_a_long_conversation_keeps_no_drawn_lines_and_leaves_no_styles() -
         # Of a drawn line two strips are kept, with the one that Textual derives from it.
         assert max(drawn) - drawn[0] <= 2 * 5 * view.height
         assert max(styles) - styles[5] < len(drawn)  # nearly none
+
+
+async def test_a_selection_goes_when_its_lines_move() -> None:
+    async with chatting(size=(80, 24), answers=["The answer."]) as chat:
+        await chat.ask("The question?")
+        transcript, screen = chat.app.transcript, chat.app.screen
+        for move in (
+            partial(chat.press, "f3"),
+            partial(chat.press, "f11"),
+            partial(chat.pilot.resize_terminal, 60, 24),
+        ):
+            screen.selections = {transcript: SELECT_ALL}
+            await move()
+            await chat.until(lambda: not screen.selections, str(move))
+        screen.selections = {transcript: SELECT_ALL}
+        transcript.say_before(transcript.last_answer(), "A word before.")
+        assert not screen.selections
+        screen.selections = {transcript: SELECT_ALL}
+        transcript.say("A word after.")
+        assert screen.selections
 
 
 async def test_a_selection_in_a_scrolled_conversation_is_what_the_mouse_touched() -> None:

@@ -61,6 +61,7 @@ class EngineClient:
         info: the session, None while none is loaded.
         latest: the session that was loaded last, even after it is gone.
         wanted: the request that was sent last.
+        loaded: the request of the pair that was loaded last.
         turn: the number of the reserved or running turn, or else of the last one.
     """
 
@@ -71,7 +72,7 @@ class EngineClient:
         self._connect = connect
         self._transport = connect()
         self._hear: Hear | None = None
-        self._first = self.wanted = self._loaded = request
+        self._first = self.wanted = self.loaded = request
         self._first_pair: tuple[str, str | None] | None = None  # its reference, once it is loaded
         self._number = 0
         self.turn = self._changed = 0  # numbers of requests
@@ -87,7 +88,7 @@ class EngineClient:
         match envelope.body:
             case m.Loaded(info):
                 self.info = self.latest = info
-                self._loaded = self.wanted
+                self.loaded = self.wanted
                 self._first_pair = self._first_pair or info.pair_reference
             case m.LoadFailed(_, info):
                 self.info = info
@@ -128,9 +129,9 @@ class EngineClient:
     def _present(self) -> LoadRequest:
         """The present request, with the pair's name: without, it means the pair used last."""
         if self.latest is None:
-            return self._loaded
+            return self.loaded
         pair, draft = self.latest.pair_reference
-        return replace(self._loaded, pair=pair, draft=draft)
+        return replace(self.loaded, pair=pair, draft=draft)
 
     def _begin_loading(
         self,

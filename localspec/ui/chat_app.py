@@ -16,6 +16,7 @@ from textual.binding import Binding, BindingType
 from textual.constants import DEFAULT_THEME
 from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen, Screen
+from textual.widgets import Input
 
 from localspec import formats
 from localspec.chat.events import PromptProgress
@@ -324,11 +325,15 @@ class ChatApp(App[None], inherit_bindings=False):
 
     def action_interrupt(self) -> None:
         """Ctrl+C: copy a selection, else stop the answer; pressed twice, quit."""
-        selected = self.screen.get_selected_text() or self.prompt.selected_text
+        line = self.focused
+        selected = self.screen.get_selected_text() or getattr(line, "selected_text", "")
         if selected:
             self.copy(selected, "the selection")
-            self.screen.clear_selection()
-            self.prompt.move_cursor(self.prompt.cursor_location)  # the next Ctrl+C stops, or quits
+            self.screen.clear_selection()  # the next Ctrl+C stops, or quits
+            if isinstance(line, Input):
+                line.selection = line.selection.cursor(line.selection.end)
+            else:
+                self.prompt.move_cursor(self.prompt.cursor_location)
             return
         if self.turns.busy:
             self.turns.stop()
@@ -390,6 +395,11 @@ class ChatApp(App[None], inherit_bindings=False):
             self._pairs.phase_changed()
 
     @on(PairWorkChanged)
+    def _pair_work_changed(self) -> None:
+        """Show how far the work on a pair is, but in place of no other progress."""
+        if self.turns.phase is not EnginePhase.LOADING and not self._reading.running:
+            self._show_lasting()
+
     def show_phase(self) -> None:
         """Show in the status line what is going on, in place of a short answer."""
         self._reading.stop()

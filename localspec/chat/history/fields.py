@@ -18,7 +18,7 @@ from localspec.chat.events import MODELS, Origin, Span, joined
 from localspec.chat.history.tree import ConversationHeader, MessageNode, PairReference
 from localspec.chat.settings import ChatSettings
 from localspec.engine.record.stats import FinishReason
-from localspec.engine.round.params import CHAIN, SamplingParams
+from localspec.engine.round.params import CHAIN, MOST_WHOLE, SamplingParams
 from localspec.errors import SamplingError
 from localspec.limits import MAX_GAMMA
 
@@ -169,6 +169,8 @@ def settings_of(document: Mapping[str, Any], base: ChatSettings) -> ChatSettings
         "gamma": found.get("gamma", "auto") not in ("auto", *range(MAX_GAMMA + 1)),
         "stop": not all(found.get("stop", ())),
         "lenience": lenience is not None and not 0 < lenience <= 1,
+        "n_predict": found.get("n_predict", 0) > MOST_WHOLE,
+        "reasoning_budget": abs(found.get("reasoning_budget", 0)) > MOST_WHOLE,
     }
     return replace(base, **{n: one for n, one in found.items() if not impossible.get(n)})
 

@@ -207,8 +207,6 @@ class StoredPrefix:
             context.restore(tokens, state)
         if states:
             self._restored = found
-        else:
-            self._states.put_aside(self._conversation)
 
     def join(self, later: Sequence[Context], made_by: str, cancel: Cancel) -> None:
         """Include the caches of draft models that were loaded after the target.

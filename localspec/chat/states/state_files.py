@@ -126,11 +126,13 @@ class StateFiles:
         except FileNotFoundError:
             return None
         except (OSError, ValueError):
-            self.put_aside(name)
+            self._put_aside(name)
             return None
 
     def states(self, name: str, header: StateHeader, cancel: Cancel) -> list[NDArray[np.uint8]]:
-        """Read the states that `find` announced; an empty list if they are damaged.
+        """Read the states that `find` announced; an empty list if they cannot be read now.
+
+        A file whose states are damaged is put aside.
 
         Raises:
             Cancelled: `cancel` was set.
@@ -147,9 +149,12 @@ class StateFiles:
             os.utime(self._path(name))
         except (OSError, ValueError, MemoryError):
             return []
-        return found if digest.digest() == header.digest else []
+        if digest.digest() == header.digest:
+            return found
+        self._put_aside(name)
+        return []
 
-    def put_aside(self, name: str) -> None:
+    def _put_aside(self, name: str) -> None:
         """Rename an unusable file; it is deleted with its conversation."""
         with suppress(OSError):
             self._path(name).replace(self._path(name).with_suffix(_ASIDE))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from localspec.chat.history import import_export
 from localspec.chat.states.past_conversations import PAST, clear
@@ -12,7 +13,7 @@ from localspec.safe_text import one_line, safe
 from localspec.ui.commands import parameters
 from localspec.ui.commands.command import message_text
 from localspec.ui.commands.command_context import CommandContext, loaded
-from localspec.ui.conversation.engine_phase import EnginePhase
+from localspec.ui.conversation.engine_phase import GONE, EnginePhase
 from localspec.ui.input import extracts
 from localspec.ui.panel.dashboard import PanelForm
 from localspec.ui.screens import compare
@@ -73,7 +74,7 @@ def set_parameter(app: CommandContext, argument: str) -> None:
 def _parameters(app: CommandContext) -> list[str]:
     """All parameters, each with its value and its source."""
     session, size = loaded(app), app.dashboard.state.figures.context_size
-    own_size = app.engine.wanted.ctx_size is not None
+    own_size = app.engine.loaded.ctx_size is not None
     return parameters.shown(session.settings, size, session.advice, own_size=own_size)
 
 
@@ -244,7 +245,7 @@ def twice(app: CommandContext, argument: str) -> None:
     if session.speculation_note:
         raise UsageError(f"there is nothing to compare: {session.speculation_note}")
     typed = extracts.expand(argument or message_text(app.prompt.text))
-    text, before = compare.question(app.turns.record.messages(), typed)
+    text, before = compare.question(app.turns.earlier_messages(), typed)
     app.turns.compare(text, before)
     app.push_screen(
         compare.CompareScreen(
@@ -268,11 +269,21 @@ def history(app: CommandContext, argument: str) -> None:
     """List the stored conversations, open one, or read a file."""
     if not argument:
         screen = HistoryScreen(app.library, app.library.record.header.id)
-        app.push_screen(screen, lambda chosen: app.library.open(chosen) if chosen else None)
+        app.push_screen(screen, partial(_open, app))
     elif is_file(path := import_export.with_found_ending(user_path(argument))):
         app.library.work(app.library.import_file(path))
     else:
         app.library.work(app.library.open_with(argument))
+
+
+def _open(app: CommandContext, chosen: str | None) -> None:
+    """Go on with a conversation, if one was chosen; load lost models first."""
+    if not chosen:
+        return
+    if app.turns.phase in GONE:
+        app.pair_loader.reload(partial(app.library.open, chosen))
+    else:
+        app.library.open(chosen)
 
 
 def import_file(app: CommandContext, argument: str) -> None:

@@ -13,7 +13,7 @@ from localspec.chat.advice import SamplingAdvice, SettingSource
 from localspec.chat.dialects.shapes import ThinkingOptions
 from localspec.chat.figures.benefit import guessed
 from localspec.chat.settings import ChatSettings, Gamma
-from localspec.engine.round.params import CHAIN
+from localspec.engine.round.params import CHAIN, MOST_WHOLE
 from localspec.errors import LocalspecError, UsageError
 from localspec.limits import MAX_GAMMA
 from localspec.pairs.disk.folders import data_folder
@@ -121,7 +121,7 @@ def changed(settings: ChatSettings, name: str, value: str, advice: SamplingAdvic
         return advice.settled(replace(settings, chosen=settings.chosen - mine))
     try:
         if plain == "n-predict":
-            return replace(settings, n_predict=max(-1, int(value)))
+            return replace(settings, n_predict=_limit(value))
         taken: Any = _seed(value) if plain == "seed" else CHAIN[_FIELDS[plain]].kind(value)
     except ValueError:
         raise UsageError(f"{plain} cannot be “{value}”", "Say a number.") from None
@@ -130,6 +130,13 @@ def changed(settings: ChatSettings, name: str, value: str, advice: SamplingAdvic
     return replace(
         settings, sampling=sampling, chosen=settings.chosen | mine, repeatable=repeatable
     )
+
+
+def _limit(value: str) -> int:
+    """A number of tokens, -1 for no limit. Raises UsageError: 64 bits do not hold it."""
+    if (number := int(value)) > MOST_WHOLE:
+        raise UsageError(f"n-predict cannot be {value}", "Say how many tokens, or -1.")
+    return max(-1, number)
 
 
 def _seed(value: str) -> int | None:

@@ -39,8 +39,8 @@ class ConversationLibrary:
         store_thread: writes and reads the store; None to keep nothing.
         record: of the conversation on screen.
         resume: the id of the conversation to begin with.
-        begun: called once what earlier runs have left was looked for, with whether the conversation
-            to begin with is there.
+        begun: called once what earlier runs have left was looked for, and once a chosen
+            conversation was, with whether the conversation is there.
     """
 
     store_thread: StoreThread | None
@@ -49,6 +49,7 @@ class ConversationLibrary:
     turns: TurnController
     begun: Callable[[bool], None]
     _begun: bool = False
+    _opening: bool = False  # a conversation was chosen, and is not there yet
     _knows_drafts: bool = False  # an earlier run's draft has been read and may be replaced
     _draft_timer: Timer | None = None
     _draft: tuple[str, str] | None = None
@@ -72,8 +73,8 @@ class ConversationLibrary:
 
     @property
     def restored(self) -> bool:
-        """Whether what earlier runs have left was looked for: until then nothing may be sent."""
-        return self.store_thread is None or self._knows_drafts
+        """Whether the conversation is there that was left or chosen: before, nothing is sent."""
+        return self.store_thread is None or (self._knows_drafts and not self._opening)
 
     # The draft in the input
 
@@ -150,6 +151,7 @@ class ConversationLibrary:
         if node not in self.record.tree.nodes or not self.turns.free():
             return
         if self.record.step(node, by):
+            self.turns.leave_edit()
             self.turns.reopen()
         else:
             self.turns.status.flash("this is the latest version" if by > 0 else "the first version")
@@ -158,7 +160,6 @@ class ConversationLibrary:
         """`step` for the picked message, else for the newest one that has versions."""
         place = self.newest()
         if place is not None:
-            self.turns.edit(None)
             self.step(place.node, by)
         else:
             self.turns.status.flash("there is only one version")
@@ -204,8 +205,14 @@ class ConversationLibrary:
             self.turns.transcript.say_error(error)
 
     def open(self, conversation: str) -> None:
-        """Go on with a stored conversation."""
-        self.work(self._open(conversation))
+        """Go on with a stored conversation; what is entered meanwhile waits for it."""
+        self._opening = True
+        self.work(self._open_chosen(conversation))
+
+    async def _open_chosen(self, conversation: str) -> None:
+        await self._told(self._open(conversation))
+        self._opening = False
+        self.begun(self.record.header.id == conversation)
 
     async def _open(self, conversation: str, *, named: bool = False) -> None:
         if self._show(await self.ask(lambda store: store.load(conversation)), named=named):
@@ -268,6 +275,7 @@ class ConversationLibrary:
         """
         if self.turns.phase is EnginePhase.UNUSABLE:
             self._leave()
+            self.turns.edit(None)  # its question is none of the other conversation
             self.record.open(stored)
             self.turns.show_conversation()
             return True

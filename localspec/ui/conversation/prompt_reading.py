@@ -24,6 +24,11 @@ class PromptReading:
     set_timer: Callable[[float, Callable[[], None]], Any]
     _shown: PromptProgress | None = None
 
+    @property
+    def running(self) -> bool:
+        """Whether a report is shown."""
+        return self._shown is not None
+
     def report(self, now: PromptProgress) -> None:
         """Show what the engine reports."""
         self._shown = now

@@ -25,9 +25,9 @@ class PromptSize:
     def show(self) -> None:
         """Say how much is typed now."""
         prompt = self.turns.prompt
-        said = "" if parse(prompt.text) else self._size_of(prompt.text)
-        if prompt.is_folded:
-            said = f"{said}, F11 opens the paste"
+        size = "" if parse(prompt.text) else self._size_of(prompt.text)
+        opens = "F11 opens the paste" if prompt.is_folded else ""
+        said = ", ".join(part for part in (size, opens) if part)
         if said != prompt.border_subtitle:
             prompt.border_subtitle = said
 

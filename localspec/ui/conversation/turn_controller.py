@@ -71,7 +71,7 @@ class TurnController:
     _instead_of: str | None = None  # the question that the running one is a version of
     _replaced: Answer | None = None
     _returning: bool = False  # the answer goes on after results of tools
-    _folded: bool = False  # what followed the calls of the replaced answer is not on the screen
+    _redraws: bool = False  # if the answer never begins, the screen has to be drawn anew
     _summing: bool = False
     _then: Callable[[], None] | None = None
     _unsent: str = ""  # the input as it was before an earlier question was edited
@@ -179,12 +179,13 @@ class TurnController:
         self.engine.begin(GoOn(tuple(results)))
 
     def regenerate(self) -> None:
-        """Answer the last message again."""
-        if self.transcript.last_answer() is None:
-            self.status.flash("there is no answer yet")
+        """Answer the last question, again if it has an answer."""
+        if self.record.question_before(None) is None:
+            self.status.flash("there is no question yet")
         elif self.reserve():
-            last = self._first_answer()
-            self._replaced, answer = last, self.transcript.answer_again(last)
+            self._replaced = last = self._first_answer()
+            show = self.transcript
+            answer = show.go_on(()) if last is None else show.answer_again(last)
             (node,) = self.record.begin(None, self._settings())
             answer.place = self.record.place(node)
             self._numbers[node] = self.engine.turn
@@ -192,19 +193,19 @@ class TurnController:
             self.stream.begin(answer)
             self.engine.begin(Regenerate())
 
-    def _first_answer(self) -> Answer:
-        """The first answer to the last question; what followed its calls leaves the screen."""
+    def _first_answer(self) -> Answer | None:
+        """The first answer to the last question; what followed its calls leaves the screen.
+
+        None if the conversation ends with the question.
+        """
         question = self.record.question_before(None)
         since = [node.id for node in self.record.nodes()]
         if question is not None:
             since = since[since.index(question.id) + 1 :]
-        self._folded = len(since) > 1
-        if self._folded:
+        self._redraws = len(since) != 1
+        if len(since) > 1:
             self.transcript.cut(since[1])
-        last = self.transcript.last_answer()
-        if last is None:
-            raise AssertionError("an answer that is not on the screen")
-        return last
+        return self.transcript.last_answer() if since else None
 
     def compact(self) -> None:
         """Ask for a summary, which replaces the conversation as another version."""
@@ -238,6 +239,11 @@ class TurnController:
     def earlier_question(self) -> MessageNode | None:
         """The last question, or the one before that which is being edited; None for none."""
         return self.record.question_before(self.editing)
+
+    def earlier_messages(self) -> list[Message]:
+        """The messages before the question in the input: before an edited one, or all."""
+        edited = self.editing
+        return self.record.messages() if edited is None else self.record.before(edited)
 
     def edit_earlier(self) -> None:
         """Put the last question into the input to be sent in another form; then the one before."""
@@ -274,9 +280,9 @@ class TurnController:
     def change(self, request: Request, then: Callable[[], None]) -> None:
         """Change the session between turns, if the engine is free; call `then` afterwards."""
         if self.free():
+            self.engine.change(request)  # first: nothing has begun if it cannot be sent
             self._then = then
             self.enter(EnginePhase.CHANGING)
-            self.engine.change(request)
 
     def changed(self, error: Exception | None) -> None:
         """End a change, which the engine has made or refused."""
@@ -286,7 +292,8 @@ class TurnController:
         elif then is not None:
             then()
         self._notice = ""
-        self.edit(None)
+        if then is not None:  # a comparison changes nothing
+            self.edit(None)
         self.enter(EnginePhase.READY)
         self.dashboard.refresh()
 
@@ -347,7 +354,7 @@ class TurnController:
         else:
             self._answered(error, said)
         self._replaced = self._instead_of = None
-        self._returning = False
+        self._returning = self._redraws = False
         self.stream.close()
         if self.phase is EnginePhase.READY and error is None and self._calls(said):
             self.enter(EnginePhase.CALLING)
@@ -398,12 +405,13 @@ class TurnController:
         self.record.end(kept, {**figures, "pair": pair.name, "draft": pair.draft}, results)
         if answer is not None:
             self.transcript.finish(answer, figures, end.reason if end else None)
-            if self._replaced is not None and not answer.text:
-                # As in the session, an answer that never began replaces nothing.
+            # As in the session, an answer that never began replaces nothing.
+            if self._redraws and not answer.text:
+                self.show_conversation()
+                answer = None
+            elif self._replaced is not None and not answer.text:
                 self.transcript.put_back(answer, self._replaced)
                 answer = None
-                if self._folded:
-                    self.show_conversation()
         if kept is None and (self._instead_of is not None or self._returning):
             # An edited question, or a tool, got no answer: the conversation stays as it was.
             self.prompt.give_back(as_typed(self._asked))

@@ -109,7 +109,8 @@ def to_copy(items: Sequence[ConversationItem], argument: str) -> tuple[str, str]
         return _code(answers, number)
     back = _whole(what or "1")
     if back > len(answers):
-        raise UsageError("there is no answer yet" if not answers else "there are fewer answers")
+        fewer = "there are fewer answers on the screen; scroll up for earlier ones, if any"
+        raise UsageError(fewer if answers else "there is no answer yet")
     name = "the last answer" if back == 1 else f"the answer {back - 1} before the last"
     return answers[-back].said, name
 

@@ -53,10 +53,10 @@ class FoldedPastes:
             text = text.replace(paste, mark)
         return text
 
-    def before(self, text: str) -> str:
-        """The mark that `text` ends with; empty where it ends with none."""
-        return next((mark for mark in self._texts if text.endswith(mark)), "")
-
-    def after(self, text: str) -> str:
-        """The mark that `text` begins with; empty where it begins with none."""
-        return next((mark for mark in self._texts if text.startswith(mark)), "")
+    def around(self, line: str, column: int) -> tuple[int, int]:
+        """Where the mark begins and ends that `column` is inside of; `column` twice without one."""
+        for mark in self._texts:
+            first = max(0, column - len(mark) + 1)
+            if (start := line.find(mark, first, column + len(mark) - 1)) >= 0:
+                return start, start + len(mark)
+        return column, column

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import ClassVar
 
 from rich.cells import cell_len
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.widgets import TextArea
-from textual.widgets.text_area import EditResult
+from textual.widgets.text_area import Edit, EditResult, Location
 
 from localspec.safe_text import safe
 from localspec.ui.input.pastes import FoldedPastes
@@ -213,23 +214,20 @@ class PromptArea(TextArea):
         self._pasted_to = self.cursor_location if pasted else None
         self.scroll_cursor_visible()
 
-    def action_delete_left(self) -> None:
-        """Delete the character before the cursor, or the mark of a paste as a whole."""
-        row, column = self.cursor_location
-        mark = self._pastes.before(self.document.get_line(row)[:column])
-        if mark and not self.selected_text:
-            self.delete((row, column - len(mark)), (row, column), maintain_selection_offset=False)
-        else:
-            super().action_delete_left()
+    def edit(self, edit: Edit) -> EditResult:
+        """Edit; a range that cuts a mark takes all of it, what is put inside goes behind it."""
+        (start, _), (_, end) = self._around(edit.top), self._around(edit.bottom)
+        edit.from_location, edit.to_location = end if edit.top == edit.bottom else start, end
+        done = super().edit(edit)
+        return replace(done, replaced_text=self._pastes.unfolded(done.replaced_text))  # to cut
 
-    def action_delete_right(self) -> None:
-        """Delete the character after the cursor, or the mark of a paste as a whole."""
-        row, column = self.cursor_location
-        mark = self._pastes.after(self.document.get_line(row)[column:])
-        if mark and not self.selected_text:
-            self.delete((row, column), (row, column + len(mark)), maintain_selection_offset=False)
-        else:
-            super().action_delete_right()
+    def _around(self, place: Location) -> tuple[Location, Location]:
+        """The ends of the mark that a place is inside of; the place twice without one."""
+        row, column = place
+        if not column:  # its row may be the one behind the last
+            return place, place
+        start, end = self._pastes.around(self.document.get_line(row), column)
+        return (row, start), (row, end)
 
     def action_cursor_up(self, select: bool = False) -> None:
         """Move up, in the list if it is open; from the first line, go back in the sent messages."""
@@ -283,5 +281,7 @@ class PromptArea(TextArea):
 
     def show(self, text: str) -> None:
         """Put `text`, which may come from a file, into the input, with the cursor at its end."""
-        self.text, self._slash_at = self._pastes.folded(safe(text)), None
+        shown, self._slash_at = self._pastes.folded(safe(text)), None
+        self.history.checkpoint()  # a step of its own for undo
+        self.replace(shown, self.document.start, self.document.end)
         self.move_cursor(self.document.end)

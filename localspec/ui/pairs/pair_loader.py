@@ -176,11 +176,11 @@ class PairLoader:
 
     def _show(self, info: SessionInfo) -> None:
         self.turns.enter(EnginePhase.READY)
+        self.turns.dashboard.seat(info)
         self.turns.show_conversation()
         for text, remedy, error in self._unsaid:
             self.turns.transcript.say(text, remedy, error=error)
         self._unsaid.clear()
-        self.turns.dashboard.seat(info)
         self.title.show(info)
         self.library.loaded(info)
 

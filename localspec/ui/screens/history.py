@@ -77,6 +77,8 @@ class HistoryScreen(Dialogue[str | None]):
         ),
         ("down", "move(1)", "Next"),
         ("up", "move(-1)", "Previous"),
+        ("pagedown", "page('down')", "Next page"),
+        ("pageup", "page('up')", "Previous page"),
     ]
 
     def __init__(self, library: ConversationLibrary, current: str) -> None:
@@ -172,6 +174,11 @@ class HistoryScreen(Dialogue[str | None]):
         """Choose another conversation while the search keeps the cursor."""
         if self._renaming is None:
             (self._list.action_cursor_down if by > 0 else self._list.action_cursor_up)()
+
+    async def action_page(self, direction: str) -> None:
+        """Go a page up or down in the list."""
+        if self._renaming is None:
+            await self._list.run_action(f"page_{direction}")
 
     def action_open(self) -> None:
         """Open the chosen one."""

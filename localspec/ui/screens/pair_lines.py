@@ -336,7 +336,7 @@ def key_hints(state: PairsState, row: ListedPair | None) -> list[tuple[str, str]
         hints.append(("Enter", word))
         if row.state not in ("available", "found"):
             hints.append(("X", "remove"))
-    hints += [("Esc", "close"), ("P", "pull another")]
+    hints += [("Esc", "close"), ("P", "pull another"), ("R", "look again")]
     return hints
 
 

@@ -21,9 +21,9 @@ def themes() -> list[str]:
 
 
 class ThemeScreen(Dialogue[None]):
-    """Arrows try a theme on, Enter keeps it, Esc goes back to the one before."""
+    """Arrows try a theme on, Enter keeps it; all else that closes the list goes back."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [("escape,q,Q", "leave", "Close")]
+    BINDINGS: ClassVar[list[BindingType]] = [("escape,q,Q", "dismiss", "Close")]
 
     def compose(self) -> ComposeResult:
         """The list alone, so that much of the conversation can be seen in the new colours."""
@@ -45,9 +45,9 @@ class ThemeScreen(Dialogue[None]):
 
     @on(OptionList.OptionSelected)
     def _keep(self) -> None:
+        self._before = self.app.theme
         self.dismiss()
 
-    def action_leave(self) -> None:
-        """Go back to the theme before."""
+    def on_unmount(self) -> None:
+        """Go back to the theme before; one that was only tried is not stored when the app ends."""
         self.app.theme = self._before
-        self.dismiss()

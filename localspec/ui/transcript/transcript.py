@@ -97,6 +97,7 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
             session: the loaded pair that answers in it, if any.
             shown: its messages.
         """
+        self.screen.clear_selection()
         self._dialect = session.dialect if session else Dialect()
         self.items = [Notice(notice) for notice in (session.notices if session else ())]
         if session and not shown:
@@ -138,6 +139,7 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
     def _show_older(self, count: int = BATCH) -> None:
         """Add `count` older messages and stay where the reader is."""
         if self._older:
+            self.screen.clear_selection()  # it is kept by the numbers of lines
             self._add_older(count)
             self._measure_above()
 
@@ -189,6 +191,7 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
     def cut(self, node: str) -> None:
         """Take a message and all that follows away."""
         if (item := self.find(node)) is not None:
+            self.screen.clear_selection()
             index = self.items.index(item)
             del self.items[index:]
             self._measure(index)
@@ -210,6 +213,7 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
 
         It grows at the end as any other, so its question moves below the later messages.
         """
+        self.screen.clear_selection()
         first, index = self._with_question(last), self.items.index(last)
         question, since = self.items[first:index], self.items[index + 1 :]
         self.items[first:] = [*since, *question]
@@ -260,11 +264,13 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
     def say_before(self, answer: Answer | None, text: str, remedy: str = "") -> None:
         """Show a notice above an answer and its question."""
         index = self._with_question(answer) if answer in self.items else len(self.items)
+        self.screen.clear_selection()
         self.items.insert(index, Notice(text, remedy))
         self._measure(index)
 
     def show_origins(self, by_origin: bool) -> None:
         """Switch all answers, and those to come."""
+        self.screen.clear_selection()
         self.by_origin = by_origin
         for item in self.items:
             if isinstance(item, Answer):
@@ -273,6 +279,7 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
 
     def show_thoughts(self, shown: bool) -> None:
         """Open or fold thoughts and attached files everywhere, also in later messages."""
+        self.screen.clear_selection()
         self.thoughts_shown = shown
         for item in self.items:
             if isinstance(item, Answer | FoldedItem):
@@ -383,6 +390,7 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
 
     def on_resize(self, event: events.Resize) -> None:
         """Wrap everything anew."""
+        self.screen.clear_selection()
         self._strips.clear()
         self._margin = 2 if event.size.width >= 60 else 1
         self._measure(0)
