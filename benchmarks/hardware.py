@@ -156,7 +156,8 @@ def short(groups: Sequence[Group]) -> str:
     rows = []
     for group in groups:
         told = {kind: group.lookup.get(kind) for kind in ("edits", "chat")}
-        told["a head or draft"] = group.drafted(ACCEPTED[MTP], HEAD_STEP)
+        drafts = "a head or draft" if group.curves else "a head"
+        told[drafts] = group.drafted(ACCEPTED[MTP], HEAD_STEP, head=True)
         known = {kind: gains for kind, gains in told.items() if gains is not None}
         sure = [kind for kind, gains in known.items() if gains[0] >= PAYS]
         perhaps = [kind for kind, gains in known.items() if gains[0] < PAYS <= gains[1]]

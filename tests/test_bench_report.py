@@ -632,6 +632,15 @@ def test_what_else_was_different_is_named() -> None:
     assert "Not the same in both: threads" in found.verdict[-1]
 
 
+def test_the_name_in_a_file_which_old_reports_lack_is_no_difference() -> None:
+    old, new = documents(1.0)
+    new["environment"]["target"] = {**new["environment"]["target"], "own_name": "Toy"}
+    new["environment"]["drafts"] = [
+        {**draft, "own_name": "Small"} for draft in new["environment"]["drafts"]
+    ]
+    assert compare(old, new).different == ()
+
+
 @pytest.mark.parametrize("speed", ["0", "-3.5", "NaN", "1e999", "1" + "0" * 400, '"fast"'])
 def test_a_report_with_an_impossible_speed_is_damaged(speed: str) -> None:
     old, new = documents(1.0)

@@ -129,6 +129,11 @@ def test_weights_of_another_size_promise_nothing(
     assert ("accepted" in str(found)) == bool(found.lookup) == (bits > 8)
 
 
+def test_what_heads_brought_is_not_promised_of_a_draft_model() -> None:
+    for device in ("AMD Radeon 780M (RADV PHOENIX)", "Apple M3"):
+        assert expected("", (device,), pair(4.75, drafter="draft")) is None
+
+
 def test_nothing_is_said_of_weights_of_which_nothing_was_published() -> None:
     for bits in (8.5, 16.0):
         assert expected("", ("AMD Radeon RX 6800",), pair(bits, drafter="mtp")) is None
@@ -169,6 +174,8 @@ def test_the_page_says_what_is_not_as_it_was_published() -> None:
         ("Apple M4", (), 8, "Apple's chips, weights of 8 bits"),
         ("Apple M2 Ultra", ("Apple M2 Ultra",), 8, "M2 Ultra (7B Q8_0)"),
         ("AMD EPYC", ("NVIDIA GeForce RTX 3090",), 6, "RTX 3090 (8B Q4_0)"),
+        ("AMD", ("AMD Radeon 780M", "NVIDIA GeForce RTX 3090"), 6, "RTX 3090 (8B Q4_0)"),
+        ("AMD", ("AMD Radeon 780M", "AMD Radeon RX 6800"), 6, "RX 6800 (7B Q4_K_S)"),
         ("AMD EPYC", ("NVIDIA GeForce RTX 3090",), 8, "NVIDIA cards, weights of 8 bits"),
         ("AMD EPYC", ("NVIDIA H100 PCIe",), 6, "NVIDIA cards, weights of at most 6 bits"),
         ("Intel Core", ("AMD Radeon RX 6700 XT",), 6, AMD_CARDS),

@@ -118,6 +118,12 @@ def test_the_publisher_before_a_models_name_is_left_out() -> None:
     assert read_shared(to_json(made).encode()) == made
 
 
+@pytest.mark.parametrize("name", ["Llama 3.2 w/ tools", "Qwen3 30B A3B (1/2)"])
+def test_a_slash_within_a_name_leaves_none(name: str) -> None:
+    target = MODEL | {"own_name": name, "sha256": "ab" * 32}
+    assert shared(measured(target=target)).target.name == ""
+
+
 def test_a_machine_with_several_cards_has_a_name_that_fits() -> None:
     cpu = "AMD Ryzen Threadripper PRO 7995WX 96-Cores™, 192 threads, 540 GB"
     cards = ", ".join(4 * ["NVIDIA GeForce RTX 4090"])

@@ -12,10 +12,11 @@ from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects import Dialect
 from localspec.chat.events import Origin, RoundText, Span, TurnEnd
 from localspec.chat.session.side_by_side import answer_twice
-from localspec.chat.settings import Gamma
+from localspec.chat.settings import ChatSettings, Gamma
 from localspec.engine.cancel import Cancel
 from localspec.engine.record.parting import Parting
 from localspec.engine.record.stats import FinishReason, GenerationStats
+from localspec.engine.round.params import Accept
 from localspec.errors import PromptTooLong
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
@@ -166,6 +167,18 @@ async def test_with_exact_no_rounding_explains_texts_that_part() -> None:
         await chat.press("ctrl+b")
         why = "which --exact should rule out, please report it"
         await chat.until(lambda: why in " ".join(chat.screen().split()), why)
+
+
+@pytest.mark.parametrize("how", [{"lenience": 0.3}, {"accept": Accept.TOKEN}])
+async def test_under_rules_that_change_the_text_exact_rules_nothing_out(how: Any) -> None:
+    async with chatting(size=(120, 24), answers=["Blue.", "Blue?"], equal_passes=16) as chat:
+        chat.session.parting = Parting(3)
+        chat.app.engine.configure(replace(ChatSettings(), **how))
+        await chat.until(lambda: chat.session.settings == replace(ChatSettings(), **how), "set")
+        chat.app.prompt.insert("What is the sky?")
+        await chat.press("ctrl+b")
+        await chat.until(lambda: "part after" in " ".join(chat.screen().split()), "the parting")
+        assert "rule out" not in " ".join(chat.screen().split())
 
 
 async def test_other_programs_that_disturbed_it_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,7 +146,18 @@ def _different(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[tuple[st
 
 def _circumstances(document: Mapping[str, Any]) -> dict[str, Any]:
     where = document["environment"]
-    return {**where, "loaded_with": None, **where["loaded_with"], **document["settings"]}
+    models = {
+        "target": _unnamed(where.get("target")),
+        "drafts": [_unnamed(draft) for draft in where.get("drafts") or ()],
+    }
+    return {**where, **models, "loaded_with": None, **where["loaded_with"], **document["settings"]}
+
+
+def _unnamed(model: Any) -> Any:
+    """A model without the name in its file, which is for `--share` and which old reports lack."""
+    if not isinstance(model, Mapping):
+        return model
+    return {name: value for name, value in model.items() if name != "own_name"}
 
 
 def _shown(name: str, value: Any) -> str:

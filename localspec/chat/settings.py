@@ -66,6 +66,12 @@ class ChatSettings:
         return default_accept(self.sampling, seeded=self.repeatable)
 
     @property
+    def keeps_text(self) -> bool:
+        """Whether the same random numbers give the same text with and without drafting."""
+        rules = (None, Accept.MATCH, Accept.COUPLED)  # None: a comparison takes one of these
+        return self.lenience is None and self.accept in rules
+
+    @property
     def draft_length(self) -> int:
         """Gamma as a number."""
         return UNMEASURED_GAMMA if self.gamma == "auto" else self.gamma

@@ -225,7 +225,8 @@ def _impersonal(name: str) -> str:
     """
     told = any(_tells(name.casefold(), word.casefold()) for word in _own_names())
     shown = SHOWN.fullmatch(name) and not PRIVATE.search(name)
-    return one_line(name.rpartition("/")[2], MOST_TEXT) if shown and not told else ""
+    own = re.sub(r"^[\w.-]+/(?=\S)", "", name)
+    return one_line(own, MOST_TEXT) if shown and not told and "/" not in own else ""
 
 
 def _tells(text: str, name: str) -> bool:

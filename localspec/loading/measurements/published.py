@@ -18,6 +18,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from localspec.drafter_names import MTP
 from localspec.engine.length.stopping import gamma_for
 from localspec.formats import percent
 from localspec.loading.measurements.ranking import acceptance, draft_reads
@@ -32,8 +33,8 @@ _TOLD: Final = ("edits", "chat")
 _EXPERTS: Final = "experts"
 _DEVICES: Final = {
     "nvidia": r"nvidia|geforce|rtx|tesla|quadro",
+    "amd": r"^(?!.*\b\d{3}m\b).*(amd|radeon|instinct)",
     "mobile": r"radeon.*\b\d{3}m\b",
-    "amd": r"amd|radeon|instinct",
     "apple": r"apple|mtl",
 }
 _NAMES: Final = {
@@ -134,8 +135,8 @@ class Group:
         found = self.curves
         return {kind: _range(each.lookup[kind] for each in found) for kind in KINDS if found}
 
-    def drafted(self, accepted: float, step: float) -> Range | None:
-        """The speed-up of a draft or a head (see `PublishedCurve.gain`).
+    def drafted(self, accepted: float, step: float, *, head: bool) -> Range | None:
+        """The speed-up of a draft or a head (see `PublishedCurve.gain`); all speeds are of heads.
 
         None for mixtures of experts: nobody published how fast one is with a head, and its step
         takes another share of the few weights that a token reads.
@@ -143,7 +144,9 @@ class Group:
         if any(each.kind == _EXPERTS for each in self.curves):
             return None
         gains = [each.gain(accepted, step) for each in self.curves]
-        return _range(gains or [each.tokens[1] / each.tokens[0] for each in self.speeds])
+        if not gains and head:
+            gains = [each.tokens[1] / each.tokens[0] for each in self.speeds]
+        return _range(gains) if gains else None
 
     def of(self, names: Sequence[str]) -> Group:
         """The part of it that is of hardware with one of these names; all if there is none."""
@@ -236,7 +239,8 @@ def expected(
     group, draft, accepted = group.of(names), None, 0.0
     if row is not None and (reads := draft_reads(row)) is not None:
         accepted = acceptance(row) if group.curves else 0.0
-        draft = group.drafted(acceptance(row), reads / row.target_bytes)
+        head = row.drafter == MTP
+        draft = group.drafted(acceptance(row), reads / row.target_bytes, head=head)
     if not group.lookup and draft is None:
         return None
     return Expectation(group.name, group.lookup, draft, accepted)
@@ -262,8 +266,8 @@ def _kind(names: Sequence[str], *, on_device: bool) -> str:
     words = _DEVICES if on_device else {"apple": _DEVICES["apple"]}
     found = (
         kind
-        for name in names
         for kind, said in words.items()
+        for name in names
         if re.search(said, name, re.IGNORECASE)
     )
     return next(found, "" if on_device else "processor")

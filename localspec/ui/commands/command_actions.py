@@ -247,11 +247,8 @@ def twice(app: CommandContext, argument: str) -> None:
     typed = extracts.expand(argument or message_text(app.prompt.text))
     text, before = compare.question(app.turns.earlier_messages(), typed)
     app.turns.compare(text, before)
-    app.push_screen(
-        compare.CompareScreen(
-            text, app.engine.stop, session.dialect, exact=session.equal_passes > 1
-        )
-    )
+    alike = session.equal_passes > 1 and session.settings.keeps_text
+    app.push_screen(compare.CompareScreen(text, app.engine.stop, session.dialect, exact=alike))
 
 
 def show_rounds(app: CommandContext, argument: str) -> None:

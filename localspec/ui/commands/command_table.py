@@ -135,7 +135,9 @@ COMMANDS: tuple[Command[CommandContext], ...] = (
     Command(
         "regen", "", "answer the last message again",
         actions.regenerate, "retry", "f5,ctrl+r", "Again", when=IDLE | GONE,
-        able=lambda app: not app.engine.alive or app.turns.earlier_question() is not None,
+        able=lambda app: (
+            not app.engine.alive or app.turns.record.question_before(None) is not None
+        ),
     ),
     Command(
         "history", "[WORDS|FILE]",

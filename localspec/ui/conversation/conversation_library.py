@@ -206,8 +206,9 @@ class ConversationLibrary:
 
     def open(self, conversation: str) -> None:
         """Go on with a stored conversation; what is entered meanwhile waits for it."""
-        self._opening = True
-        self.work(self._open_chosen(conversation))
+        if self.turns.phase is EnginePhase.UNUSABLE or self.turns.free():
+            self._opening = True
+            self.work(self._open_chosen(conversation))
 
     async def _open_chosen(self, conversation: str) -> None:
         await self._told(self._open(conversation))

@@ -259,6 +259,7 @@ class TurnController:
                 self.prompt.sent.add(self._unsent)  # Up finds it, even if the edit is dropped
         self.edit(node.id)
         self.prompt.show(as_typed(node.message.content))
+        self.prompt.history.clear()  # undo would leave the edit on; Esc takes it back
         self.transcript.show(node.id)
 
     def leave_edit(self) -> None:

@@ -190,15 +190,22 @@ class PromptArea(TextArea):
         """Insert a paste as it is, all its lines, without control characters."""
         event.stop()
         event.prevent_default()
-        if len(event.text) > LONGEST_PASTE:
+        self._paste(event.text)
+
+    def action_paste(self) -> None:
+        """Insert what was copied or cut here last."""
+        self._paste(self.app.clipboard)
+
+    def _paste(self, pasted: str) -> None:
+        if len(pasted) > LONGEST_PASTE:
             self._say(
-                f"the pasted text is too long: {len(event.text):,} characters, not more than"
+                f"the pasted text is too long: {len(pasted):,} characters, not more than"
                 f" {LONGEST_PASTE:,} are taken",
                 "Paste a part of it that fits into the context.",
                 error=True,
             )
             return
-        text = safe(event.text.replace("\r\n", "\n").replace("\r", "\n"))
+        text = safe(pasted.replace("\r\n", "\n").replace("\r", "\n"))
         mark = self._pastes.mark(text, self.document.text)
         result = self.replace(mark, *self.selection, maintain_selection_offset=False)
         self.move_cursor(result.end_location)

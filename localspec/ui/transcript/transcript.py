@@ -145,8 +145,11 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
 
     def _measure_above(self) -> None:
         """Stay where the reader is after the text above has grown."""
-        below = self.virtual_size.height - self.scroll_offset.y
+        height = self.virtual_size.height
+        below = height - self.scroll_offset.y
         self._measure(0)
+        if self.virtual_size.height != height:
+            self.screen.clear_selection()
         if not self._following:
             top = self.virtual_size.height - below
             self.scroll_to(y=top, animate=False, immediate=True)
@@ -166,6 +169,8 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
 
     def ask(self, text: str, place: MessageVersion | None = None) -> Answer:
         """Show a question, and return the item for its answer."""
+        if any(isinstance(item, Welcome) for item in self.items):
+            self.screen.clear_selection()
         self.items = [item for item in self.items if not isinstance(item, Welcome)]
         self._above = min(self._above, len(self.items))
         self._measure(0)
