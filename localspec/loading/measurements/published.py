@@ -91,11 +91,13 @@ class PublishedCurve(Published):
         how: how it was measured: ``ub``, ``bb`` or ``pp`` (see `models/curves.toml`).
         times: n to T(n) / T(1), from 2 on.
         lookup: speed with lookup over no drafting, by `KINDS`.
+        both: the same with a draft model as well (see docs/hardware.md).
     """
 
     how: Literal["ub", "bb", "pp"]
     times: dict[int, float]
     lookup: dict[str, float] = field(default_factory=dict)
+    both: dict[str, float] = field(default_factory=dict)
 
     @property
     def points(self) -> dict[int, float]:
