@@ -559,6 +559,28 @@ async def test_an_answer_is_stored_while_it_is_written(archive: Path) -> None:
             other.close()
 
 
+async def test_a_conversation_chosen_during_an_answer_is_refused_and_what_waits_stays(
+    archive: Path,
+) -> None:
+    gate, answers = Gate(), ["One.", "Two.", "Three."]
+    async with chatting(archive=archive, answers=answers, gate=gate) as chat:
+        await chat.ask("an older one")
+        await chat.send("/clear")
+        await chat.until(lambda: "older" not in chat.transcript() and chat.ready())
+        gate.close()
+        await chat.send("first")
+        await chat.until(lambda: chat.app.turns.phase is EnginePhase.ANSWERING)
+        await chat.send("second")
+        await history(chat)
+        await chat.until(lambda: "an older one" in chat.screen())
+        await chat.press(*"older", "enter")
+        await chat.until(lambda: not isinstance(chat.app.screen, HistoryScreen), "the chat")
+        assert chat.app.prompt.text == ""
+        gate.open()
+        await chat.until(lambda: len(chat.session.messages) == 4 and chat.ready())
+        assert chat.session.messages[2].content == "second"
+
+
 def long_conversation(archive: Path, messages: int) -> str:
     store = Store(archive)
     record = ConversationRecord()
