@@ -151,6 +151,8 @@ def replay() -> None:
     head, *blocks = path.read_text("utf-8").split("[[curve]]\n")
     for at, curve in enumerate(published.curves()):
         for key, found, steps in (("lookup", alone, {}), ("both", drafted, {DRAFT: STEP})):
+            if key == "both" and curve.kind == "experts":
+                continue  # a draft's step takes another share of the few weights a token reads
             prices = Prices.of(curve.points, steps)
             gains = (f"{name} = {gain(prices, found, COLUMNS[name]):.2f}" for name in COLUMNS)
             line = f"{key} = {{ {', '.join(gains)} }}"
@@ -197,9 +199,9 @@ def by_kind(drafter: Literal["lookup", "both"]) -> str:
     """The speed-ups on every curve, by kind of text."""
     rows = []
     for curve in published.curves():
-        if drafter == "both" and curve.kind == "experts":
-            continue  # a draft's step takes another share of the few weights that a token reads
-        cells = [f"{getattr(curve, drafter)[kind]:.2f}" for kind in COLUMNS]
+        if not (gains := getattr(curve, drafter)):
+            continue
+        cells = [f"{gains[kind]:.2f}" for kind in COLUMNS]
         t4 = f"{Curve(curve.points).seconds(4):.2f}"
         rows.append((curve.machine, curve.model, curve.how, t4, *cells))
     names = (", ".join(kinds) for kinds in COLUMNS.values())

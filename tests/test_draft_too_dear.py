@@ -150,7 +150,7 @@ def test_what_was_measured_in_another_way_to_run_keeps_none_from_being_loaded(
 def test_a_draft_is_left_out_only_if_all_that_fits_the_load_says_so(
     draft: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without memory for repacked weights a load has costs of its own, under another key."""
+    """A load without memory for repacked weights has other costs, under another key."""
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
     costs.keep_toy()
     store, path = profile_store(), toy.DRAFT if draft else toy.TARGET

@@ -403,6 +403,22 @@ def brought(policy: AutoGamma, tokens: int, times: int = 1) -> None:
         )
 
 
+def rejected(policy: AutoGamma, confidence: float, length: int) -> float:
+    """Observe a round whose copied tokens, if any, were wrong; the baseline rounds that it lost."""
+    target = policy.costs.target.at(0)
+    took = target.seconds(length + 1)
+    policy.observe(
+        Round(
+            *((1,), length, length, 0, 0.0, took, took),
+            drafter=LOOKUP if length else "",
+            copied=length,
+            copy_confidences=(confidence,),
+            copy_chances=(0.0,),
+        )
+    )
+    return took / target.seconds(1) - 1.0
+
+
 def test_copies_stake_what_they_have_brought() -> None:
     """The time at stake starts at nothing and grows with what copies saved, until they lose."""
     policy = AutoGamma(Costs(STEEP, {}))
@@ -417,17 +433,7 @@ def test_copies_stake_what_they_have_brought() -> None:
     observed(policy, 0.99, [0.0], 1)
     lost = []
     while length := _plan_of(policy, [0.99] * 63):
-        took = policy.costs.target.at(0).seconds(length + 1)
-        lost.append(took - 1.0)
-        policy.observe(
-            Round(
-                *((1,), length, length, 0, 0.0, took, took),
-                drafter=LOOKUP,
-                copied=length,
-                copy_confidences=(0.99,),
-                copy_chances=(0.0,),
-            )
-        )
+        lost.append(rejected(policy, 0.99, length))
     longest = policy.costs.target.at(0).seconds(64) - 1.0
     assert 8.0 < lost[0] <= longest
     assert 0.0 < sum(lost[1:]) <= 4.0
@@ -452,15 +458,7 @@ def test_where_rejected_tokens_are_read_again_the_stake_covers_that() -> None:
     for _ in range(200):
         plan = _plan_of(policy, [0.99])
         copies += plan
-        policy.observe(
-            Round(
-                *((1,), plan, plan, 0, 0.0, 1.0, 1.0),
-                drafter=LOOKUP if plan else "",
-                copied=plan,
-                copy_confidences=(0.99,),
-                copy_chances=(0.0,),
-            )
-        )
+        rejected(policy, 0.99, plan)
     assert 1 <= copies <= 5  # each costs 1.1 baseline rounds
 
 
@@ -528,20 +526,9 @@ def _plan_of(policy: AutoGamma, confidences: Sequence[float]) -> int:
 @pytest.mark.parametrize("times", [FLAT, STEEP])
 def test_a_copy_that_is_always_wrong_is_soon_left_alone(times: ByContext) -> None:
     """Over 256 tokens it costs at most 2 % of the time."""
-    policy, target, lost = AutoGamma(Costs(times, {})), Costs(times, {}).target.at(0), 0.0
+    policy, lost = AutoGamma(Costs(times, {})), 0.0
     for _ in range(256):
-        length = _plan_of(policy, [0.9] * 63)
-        took = target.seconds(length + 1)
-        lost += took - 1.0
-        policy.observe(
-            Round(
-                *((1,), length, length, 0, 0.0, took, took),
-                drafter=LOOKUP if length else "",
-                copied=length,
-                copy_confidences=(0.9,),
-                copy_chances=(0.0,),
-            )
-        )
+        lost += rejected(policy, 0.9, _plan_of(policy, [0.9] * 63))
     assert lost < 0.02 * 256
     assert policy.note().reason is GammaReason.TOO_LITTLE_REPEATS
 

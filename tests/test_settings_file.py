@@ -112,7 +112,7 @@ def test_what_is_typed_comes_before_what_it_excludes_in_the_file(
     assert (options.draft, request.drafts, request.repeats) == ("lookup", (), 3)
     assert request.prompts == prompt_sets.shipped(prompt_sets.GENERAL)
     compared = CliRunner().invoke(cli, ["bench", "--compare", share, share])
-    assert share in str(compared.exception)  # there is none; what the file says is no hindrance
+    assert share in str(compared.exception)  # there is none; what the settings file says is dropped
 
 
 def test_what_is_wrong_is_told_with_its_line_and_what_is_allowed_and_nothing_stops(

@@ -728,7 +728,9 @@ def test_a_stop_while_a_finished_head_is_timed_is_a_stop(monkeypatch: pytest.Mon
         head_verdict._timed(cast("Any", None), asked, lambda *_: None, cancel)
 
 
-def test_progress_that_nobody_can_read_ends_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_that_cannot_be_written_does_not_end_the_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def broken(*_: object, **__: object) -> None:
         raise BrokenPipeError(32, "Broken pipe")
 

@@ -89,7 +89,7 @@ def _hand_over(
             step()
         except (LocalspecError, BrokenPipeError) as error:
             failures.append(error)
-    if failures:  # a reader that has gone is no fault, and must not hide one
+    if failures:  # a reader that has gone is not a failure, and must not hide one
         raise min(failures, key=lambda error: isinstance(error, BrokenPipeError))
 
 

@@ -121,7 +121,7 @@ def exact(
 
 
 def usual(flash_attn: str) -> LoadRecord:
-    """How models run where nobody asks for anything else: with the threads that suit them."""
+    """How models run where nothing else is asked for: with the threads that suit them."""
     return LoadRecord(ctx_size=0, threads=0, flash_attn=flash_attn)
 
 

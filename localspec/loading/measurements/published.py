@@ -91,7 +91,7 @@ class PublishedCurve(Published):
         how: how it was measured: ``ub``, ``bb`` or ``pp`` (see `models/curves.toml`).
         times: n to T(n) / T(1), from 2 on.
         lookup: speed with lookup over no drafting, by `KINDS`.
-        both: the same with a draft model as well (see docs/hardware.md).
+        both: the same with a draft model as well (see docs/hardware.md); empty for experts.
     """
 
     how: Literal["ub", "bb", "pp"]
@@ -140,7 +140,7 @@ class Group:
     def drafted(self, accepted: float, step: float, *, head: bool) -> Range | None:
         """The speed-up of a draft or a head (see `PublishedCurve.gain`); all speeds are of heads.
 
-        None for mixtures of experts: nobody published how fast one is with a head, and its step
+        None for mixtures of experts: no speed of one with a head was published, and its step
         takes another share of the few weights that a token reads.
         """
         if any(each.kind == _EXPERTS for each in self.curves):
@@ -259,7 +259,7 @@ def read() -> dict[str, Any]:
 
 
 def _size(bits: float) -> int:
-    """`Published.bits` of weights with so many each; 0 if unknown."""
+    """`Published.bits` of weights of this many bits each; 0 if unknown."""
     return next((size for size, most in _MOST_BITS.items() if 0 < bits <= most), 0)
 
 

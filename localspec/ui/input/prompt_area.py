@@ -289,6 +289,6 @@ class PromptArea(TextArea):
     def show(self, text: str) -> None:
         """Put `text`, which may come from a file, into the input, with the cursor at its end."""
         shown, self._slash_at = self._pastes.folded(safe(text)), None
-        self.history.checkpoint()  # a step of its own for undo
+        self.history.checkpoint()  # undo takes this back alone
         self.replace(shown, self.document.start, self.document.end)
         self.move_cursor(self.document.end)
