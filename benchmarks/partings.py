@@ -53,7 +53,7 @@ from localspec.engine.round.params import Accept, SamplingParams
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
 
-TYPES: Final = {"q4_0": 2, "q4_1": 3, "q8_0": 7, "f16": 1, "bf16": 32, "q4_k_m": 15}
+TYPES: Final = {"q4_0": 2, "q4_1": 3, "q8_0": 7, "f16": 1, "bf16": 32, "q4_k_m": 15, "q5_k_m": 17}
 """Values of ``enum llama_ftype``."""
 GAMMA: Final = 7
 SIZES: Final = (2, 3, 4, 5, 8, 16)

@@ -38,6 +38,8 @@ from localspec.chat.conversation import Message, Role
 from localspec.chat.session.session import Session
 from localspec.drafter_names import DRAFT
 from localspec.engine.cancel import Cancel
+from localspec.engine.drafters.model_drafter import ModelDrafter
+from localspec.engine.drafters.proposer import argmax_proposer
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.llama import machine
 from localspec.loading.load import load_session
@@ -126,7 +128,8 @@ def looked(session: Session, ids: list[int], run: BenchRun) -> Iterator[Look]:
     """What the draft model says at every place; the first is not drafted."""
     draft = session.pair.draft
     assert draft is not None
-    sure, right = said(draft, ids, run.tokens)
+    drafter = ModelDrafter(draft, session.pair.target.model.n_vocab)
+    sure, right = said(drafter, ids, run.tokens, argmax_proposer)
     yield Look(0.0, 0.0, right=False)
     for confidence, came in zip(sure, right, strict=True):
         yield Look(confidence / 100, float(came == "1"), came == "1")

@@ -9,15 +9,20 @@ and length, chosen and scored on the same answers; and tokens per baseline round
 policy follows an undisturbed clock. No model is loaded; it takes some minutes:
 
     uv run python -m benchmarks.real_curves
+
+With --kept one policy writes sequences of answers with the draft, and is held against policies that
+begin each of these answers anew: ten answers of one kind, and 48 and 24 of several kinds in turns.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import geometric_mean
 
 from benchmarks.real_draft import looks
 from benchmarks.real_lookup import CURVES, answers
@@ -88,6 +93,40 @@ def rounds_of(policy: GammaPolicy, text: Answer, prices: Prices) -> float:
     return spent / prices.target[1]
 
 
+def sequences(texts: Kinds) -> Iterator[tuple[str, Sequence[Answer]]]:
+    """Answers in the order in which a conversation might ask for them."""
+    luck = random.Random(1)
+    drawn = {kind: luck.sample(its, len(its)) for kind, its in texts.items()}
+    yield from ((kind, drawn[kind][:10]) for kind in ("edit", "quote", "code", "chat"))
+    every = [text for its in drawn.values() for text in its]
+    yield "all kinds", luck.sample(every, 48)
+    copied, others = (
+        luck.sample([text for kind in kinds for text in drawn[kind]], 12)
+        for kinds in (("edit", "fix", "quote"), ("code", "chat", "explain"))
+    )
+    yield "copied, not copied", [text for pair in zip(copied, others, strict=True) for text in pair]
+
+
+def gain_of_keeping(its: Sequence[Answer], prices: Prices) -> float:
+    """The speed of one policy for all answers over that of one for each."""
+    kept = auto(prices)
+    anew = sum(rounds_of(auto(prices), text, prices) for text in its)
+    return anew / sum(rounds_of(kept, text, prices) for text in its)
+
+
+def keeping(texts: Kinds) -> None:
+    """Print, by sequence, the mean and the least gain over all curves."""
+    found: dict[str, list[tuple[float, str]]] = {}
+    for name, points in curves():
+        for label, its in sequences(texts):
+            gain = gain_of_keeping(its, Prices.of(points, {DRAFT: STEP}))
+            found.setdefault(label, []).append((gain, name))
+    print("| answers | kept over anew | least |\n|---|---|---|")
+    for label, gains in found.items():
+        mean, (least, where) = geometric_mean(gain for gain, _ in gains), min(gains)
+        print(f"| {label} | {mean:.3f} | {least:.3f} ({where}) |")
+
+
 def auto(prices: Prices) -> GammaPolicy:
     return AutoGamma(prices.costs())
 
@@ -118,7 +157,12 @@ def row(texts: Kinds, prices: Prices) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="curves with this in their name")
-    only = parser.parse_args().only
+    parser.add_argument("--kept", action="store_true")
+    given = parser.parse_args()
+    if given.kept:
+        keeping(with_draft())
+        return
+    only = given.only
     texts = by_kind(sorted(DATA.glob(f"{TARGET}.t0.jsonl.gz")))
     small = by_kind(sorted(DATA.glob("smollm2*.t0.jsonl.gz")))
     both = {kind: (*texts[kind], *small[kind]) for kind in KINDS}

@@ -1,12 +1,13 @@
 """Record what a draft model says along the recorded answers of a target.
 
-For every token of an answer the file has how sure the draft was of its best guess (in percent), and
-whether the guess was right, that is, accepted at temperature 0. The draft has read all tokens
-before it. The answers are those of `benchmarks/real_record.py`; the draft must have
-the same vocabulary. A run that was stopped goes on where it ended. On two quiet cores a draft of
-half a billion parameters takes some minutes:
+The real drafter is asked at every place of every answer, and told what came: one with the target's
+tokens, or with tokens that are cut from its text. For each token after the first the file has how
+sure the draft was of its guess (in percent), and whether the guess was right: at temperature 0 the
+target's best, above it the one drawn (the coupled rule; the seed is the conversation's number, as
+in `benchmarks/real_record.py`, which wrote the answers). A run that was stopped goes on where it
+ended. On two cores a draft takes four to ten minutes:
 
-    uv run python -m benchmarks.real_draft DRAFT.gguf NAME.jsonl.gz --output OTHER.jsonl.gz
+    uv run python -m benchmarks.real_draft DRAFT.gguf TARGET.gguf ANSWERS.jsonl.gz --output NEW
 """
 
 from __future__ import annotations
@@ -17,48 +18,79 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from benchmarks.real_record import lines
 from benchmarks.several import Look
+from localspec.engine.cancel import Cancel
+from localspec.engine.drafters.cross_vocabulary import VocabularyMap
+from localspec.engine.drafters.cross_vocabulary_drafter import CrossVocabularyDrafter
+from localspec.engine.drafters.model_drafter import ModelDrafter
+from localspec.engine.drafters.proposer import Proposer
+from localspec.engine.drafters.protocol import Drafter
+from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import Context, ContextOptions, Model
+from localspec.engine.round.acceptance import verification
+from localspec.engine.round.generate_settings import GenerateSettings
+from localspec.engine.round.params import Accept, SamplingParams
+from localspec.pairs.gguf.header import read_header
+from localspec.pairs.report import vocabulary
 
-_ROWS = 32
+# A text is cut into the target's tokens with what follows: a word's first half is no token.
+_AHEAD = 3
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("draft", type=Path)
+    parser.add_argument("target", type=Path, help="for its vocabulary")
     parser.add_argument("recorded", type=Path)
+    parser.add_argument("--temperature", type=float, default=0.0, help="that of the answers")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--output", type=Path, required=True)
-    arguments = parser.parse_args()
-    options = ContextOptions(n_ctx=4096, threads=arguments.threads, flash_attention=True)
-    done = len(lines(arguments.output))
-    with Model.load(arguments.draft) as model, Context(model, options) as context:
-        for at, line in enumerate(lines(arguments.recorded)[done:], done):
-            turns = [said(context, turn["prompt"], turn["answer"]) for turn in line["turns"]]
-            with gzip.open(arguments.output, "at", encoding="utf-8") as file:
+    given = parser.parse_args()
+    options = ContextOptions(n_ctx=4096, threads=given.threads, flash_attention=True)
+    done = len(lines(given.output))
+    with (
+        Model.load(given.target) as target,
+        Model.load(given.draft) as model,
+        Context(model, options) as context,
+    ):
+        drafter = drafter_for(target, context)
+        for at, line in enumerate(lines(given.recorded)[done:], done):
+            sampling = SamplingParams(temperature=given.temperature, seed=at)
+            how = GenerateSettings(sampling=sampling, accept=Accept.COUPLED)
+            proposer = verification(how).proposer
+            turns = [
+                said(drafter, turn["prompt"], turn["answer"], proposer) for turn in line["turns"]
+            ]
+            with gzip.open(given.output, "at", encoding="utf-8") as file:
                 file.write(json.dumps(turns, separators=(",", ":")) + "\n")
-            shares = (f"{right.count('1') / len(right):.2f}" for _, right in turns)
+            shares = (f"{right.count('1') / len(right):.2f}" for _, right in turns if right)
             print(at, line["kind"], *shares, flush=True)
 
 
-def said(context: Context, prompt: Sequence[int], answer: Sequence[int]) -> tuple[list[int], str]:
+def drafter_for(target: Model, draft: Context) -> Drafter:
+    """The drafter that the app would make of these two."""
+    headers = read_header(target.path), read_header(draft.model.path)
+    if vocabulary.check(*headers).compatible:
+        return ModelDrafter(draft, target.n_vocab)
+    return CrossVocabularyDrafter(draft, VocabularyMap(target, draft.model))
+
+
+def said(
+    drafter: Drafter, prompt: Sequence[int], answer: Sequence[int], proposer: Proposer
+) -> tuple[list[int], str]:
     """Confidences and whether the guesses were right, along one answer after its first token."""
-    context.clear()
-    for start in range(0, len(prompt), context.n_batch):
-        context.decode(prompt[start : start + context.n_batch], 0)
+    own_vocabulary = drafter.capabilities.own_vocabulary
+    plan = Plan(1 + _AHEAD * own_vocabulary, drafter.name, learns=True)
+    drafter.begin(prompt, proposer, Cancel(), anew=True)
     confidences, right = [], ""
-    for start in range(0, len(answer) - 1, _ROWS):
-        part = answer[start : min(start + _ROWS, len(answer) - 1)]
-        logits = context.decode(part, len(part))
-        best = logits.argmax(axis=1)
-        shares = 1 / np.exp(logits - logits.max(axis=1, keepdims=True)).sum(axis=1)
-        confidences += [round(100 * float(share)) for share in shares]
-        right += "".join(
-            str(int(guess == came)) for guess, came in zip(best, answer[start + 1 :], strict=False)
-        )
+    for at in range(len(prompt) + 1, len(prompt) + len(answer)):
+        tokens, came = [*prompt, *answer][: at + 1], answer[at - len(prompt)]
+        proposal = drafter.propose(tokens[:-1], plan)
+        guessed = proposal.draft.tokens[:1]
+        confidences.append(round(100 * proposal.confidences[0]) if guessed else 0)
+        right += str(int(guessed == (came,)))
+        drafter.observe(tokens, int(guessed == (came,)))
     return confidences, right
 
 

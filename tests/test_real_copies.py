@@ -142,3 +142,11 @@ def test_a_draft_of_half_a_billion_parameters_pays(curve: str) -> None:
     alone = real_curves.rates(texts, Prices.of(CURVES[curve], {}), auto)
     assert min(drafted.values()) >= 1.2
     assert geometric_mean(drafted[kind] / alone[kind] for kind in texts) >= 1.2
+
+
+@pytest.mark.parametrize("machine", ["M2 Ultra", "DGX Spark"])
+def test_earlier_answers_do_not_keep_drafts_from_the_next(machine: str) -> None:
+    """With the full weight of what they taught, quotes were written at 0.81 and 0.84 here."""
+    points = dict(real_curves.curves())[f"{machine}, Qwen3-Coder-30B-A3B Q8_0, experts"]
+    quotes = dict(real_curves.sequences(real_curves.with_draft()))["quote"]
+    assert real_curves.gain_of_keeping(quotes, Prices.of(points, {DRAFT: 0.1})) >= 0.95
