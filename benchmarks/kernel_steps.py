@@ -2,8 +2,10 @@
 
 The target is converted to each type by llama.cpp's quantiser (speed does not depend on what the
 weights are), and passes of all sizes are timed in turns, each `--rounds` times; the least time
-counts. Printed is a table for `benchmarks/data/measured.toml`, T(n)/T(1) with the processor's name.
-It takes two minutes a type with 1.5B, and no other program may run meanwhile:
+counts. Printed are tables for `benchmarks/data/stepped.toml`: T(n)/T(1), with the processor's name.
+It takes two minutes a type with 1.5B, and no other program may run meanwhile. With --one-row only
+the last token's logits are asked for, as in a prompt: the difference is what the vocabulary's rows
+cost a verify pass:
 
     uv run python -m benchmarks.kernel_steps TARGET.gguf --folder FOLDER
 """
@@ -28,14 +30,16 @@ def main() -> None:
     parser.add_argument("--types", nargs="+", choices=TYPES, default=[*TYPES])
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--one-row", action="store_true")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
-    print(f"# {machine()}, {given.threads} threads", flush=True)
     for name in given.types:
         model = typed(given.target, name, given.folder)
         ratios = {n: f"{n} = {ratio:.2f}" for n, ratio in steps(model, given).items() if n > 1}
-        print(f'\n[[measured]]\nmodel = "{name.upper()}"')
-        print(f"times = {{ {', '.join(ratios.values())} }}", flush=True)
+        print(f'[[stepped]]\nmachine = "{machine()}, {given.threads} threads"')
+        print(f'model = "{given.target.stem}, {name.upper()}"\nhow = "verify pass"')
+        print('source = "benchmarks/kernel_steps.py"')
+        print(f"times = {{ {', '.join(ratios.values())} }}\n", flush=True)
 
 
 def steps(path: Path, given: argparse.Namespace) -> dict[int, float]:
@@ -43,7 +47,7 @@ def steps(path: Path, given: argparse.Namespace) -> dict[int, float]:
     options = ContextOptions(n_ctx=512, threads=given.threads, flash_attention=True)
     sizes = [*SIZES] * given.rounds
     with Model.load(path) as model, Context(model, options) as context:
-        timing = measure(context, sizes, budget=600.0, passes=len(sizes) + 1)
+        timing = measure(context, sizes, budget=600.0, passes=len(sizes) + 1, one_row=given.one_row)
     return {n: seconds / timing.points[1] for n, seconds in timing.points.items()}
 
 

@@ -187,7 +187,8 @@ def test_it_is_free_where_neither_single_tokens_nor_copies_are_slower(
     cost = keep({"use": "exact"}, longest, {n: slower * s for n, s in USUAL.items()})
     assert cost is not None
     assert cost.free is free
-    assert cost.document() == {"plain": cost.baseline, "copying": cost.copying}
+    shares = {"plain": cost.baseline, "copying": cost.copying}
+    assert cost.document() == shares | {"deeper": cost.deeper}
     assert cost.baseline == pytest.approx(max(0.0, 1 - 1 / slower))
     assert (cost.copying > 0.3) is (longest == 2)  # a single token is drafted at a time
     said = exact_words(longest, cost, "tune")

@@ -71,9 +71,9 @@ class ExactnessCost:
         """Whether it takes too little to matter."""
         return max(self.baseline, self.copying) <= _FREE and not self.deeper
 
-    def document(self) -> dict[str, float]:
-        """Both figures, for `--json`."""
-        return {"plain": self.baseline, "copying": self.copying}
+    def document(self) -> dict[str, float | bool]:
+        """All of it, for `--json`."""
+        return {"plain": self.baseline, "copying": self.copying, "deeper": self.deeper}
 
 
 def exact_words(longest: int | None, cost: ExactnessCost | None, tune: str) -> str:
