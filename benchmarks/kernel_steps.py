@@ -1,8 +1,9 @@
 """What passes of n tokens cost with each type of weights, on this machine.
 
 The target is converted to each type by llama.cpp's quantiser (speed does not depend on what the
-weights are), and passes of all sizes are timed in turns, each `--rounds` times; the least time
-counts. Printed are tables for `benchmarks/data/stepped.toml`: T(n)/T(1), with the processor's name.
+weights are), and passes of all sizes are timed in turns, each `--rounds` times, those of one token
+more often; the least time counts. Printed are tables for `benchmarks/data/stepped.toml`: T(n)/T(1),
+with the processor's name.
 It takes two minutes a type with 1.5B, and no other program may run meanwhile. With --one-row only
 the last token's logits are asked for, as in a prompt: the difference is what the vocabulary's rows
 cost a verify pass:
@@ -13,6 +14,7 @@ cost a verify pass:
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 from typing import Final
 
@@ -45,9 +47,12 @@ def main() -> None:
 def steps(path: Path, given: argparse.Namespace) -> dict[int, float]:
     """T(n)/T(1) of a model with an empty cache."""
     options = ContextOptions(n_ctx=512, threads=given.threads, flash_attention=True)
-    sizes = [*SIZES] * given.rounds
+    turn = [size for at, n in enumerate(SIZES) for size in ((n,) if at % 6 else (1, n))]
+    sizes = turn * given.rounds
     with Model.load(path) as model, Context(model, options) as context:
-        timing = measure(context, sizes, budget=600.0, passes=len(sizes) + 1, one_row=given.one_row)
+        most, one = len(sizes) + 1, given.one_row
+        timing = measure(context, sizes, budget=math.inf, passes=most, one_row=one)
+    print(f"# {timing.spread:.0%} between the times of a size", flush=True)
     return {n: seconds / timing.points[1] for n, seconds in timing.points.items()}
 
 

@@ -96,7 +96,7 @@ def main() -> None:
 
 def typed(source: Path, name: str, folder: Path) -> Path:
     """`source` converted to this type by llama.cpp's quantiser, unless the file exists."""
-    out = folder / f"{source.stem.rsplit('.', 1)[0]}.{name.upper()}.gguf"
+    out = folder / f"{source.stem}.{name.upper()}.gguf"
     if not out.exists():
         start_backend()
         params = lib.llama_model_quantize_default_params()

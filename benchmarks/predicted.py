@@ -26,7 +26,7 @@ from statistics import geometric_mean
 from typing import Final
 
 from benchmarks.quick_advice import silent
-from benchmarks.real_draft import said
+from benchmarks.real_draft import drafter_for, said
 from benchmarks.real_lookup import places
 from benchmarks.several import NOTHING, Answer, Look, Prices, speed
 from localspec.bench import prompt_sets
@@ -38,7 +38,6 @@ from localspec.chat.conversation import Message, Role
 from localspec.chat.session.session import Session
 from localspec.drafter_names import DRAFT
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafters.model_drafter import ModelDrafter
 from localspec.engine.drafters.proposer import argmax_proposer
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.llama import machine
@@ -128,7 +127,7 @@ def looked(session: Session, ids: list[int], run: BenchRun) -> Iterator[Look]:
     """What the draft model says at every place; the first is not drafted."""
     draft = session.pair.draft
     assert draft is not None
-    drafter = ModelDrafter(draft, session.pair.target.model.n_vocab)
+    drafter = drafter_for(session.pair.target.model, draft)
     sure, right = said(drafter, ids, run.tokens, argmax_proposer)
     yield Look(0.0, 0.0, right=False)
     for confidence, came in zip(sure, right, strict=True):

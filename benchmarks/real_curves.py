@@ -2,16 +2,17 @@
 
 Lookup is replayed over the curves of `models/curves.toml`, those of `benchmarks/data/stepped.toml`
 and those measured on two cores (`benchmarks/real_lookup.py`); then, where a draft model was
-recorded (`benchmarks/real_draft.py`), with the draft, at a step of a tenth of T(1). Every answer
-starts anew. For each curve the script prints, with lookup and with both: tokens per baseline round
-in the worst kind of text; the least share, over the kinds, of the speed of the best fixed drafter
-and length, chosen and scored on the same answers; and tokens per baseline round over all. The
-policy follows an undisturbed clock. No model is loaded; it takes some minutes:
+recorded (`benchmarks/real_draft.py`), with the draft, at a step of a tenth of T(1), or of `--step`.
+Every answer starts anew. For each curve the script prints, with lookup and with both: tokens per
+baseline round in the worst kind of text; the least share, over the kinds, of the speed of the best
+fixed drafter and length, chosen and scored on the same answers; and tokens per baseline round over
+all. The policy follows an undisturbed clock. No model is loaded; it takes some minutes:
 
     uv run python -m benchmarks.real_curves
 
-With --kept one policy writes sequences of answers with the draft, and is held against policies that
-begin each of these answers anew: ten answers of one kind, and 48 and 24 of several kinds in turns.
+With --kept one policy writes sequences of answers, and is held against policies that begin each of
+these answers anew: ten answers of one kind, 48 of all kinds, 24 that copy and do not
+in turns, and the edits in pieces of 20 tokens, as between an agent's calls.
 """
 
 from __future__ import annotations
@@ -63,11 +64,12 @@ def by_kind(paths: Sequence[Path]) -> dict[str, list[Answer]]:
     return found
 
 
-def with_draft() -> dict[str, list[Answer]]:
-    """The answers whose draft was recorded; nothing is drafted before the first token."""
+def with_draft(draft: str = "0.5b", temperature: str = "0") -> dict[str, list[Answer]]:
+    """The answers along which this draft was recorded; the first token is not drafted."""
     found: dict[str, list[Answer]] = {kind: [] for kind in KINDS}
-    said = looks(DATA / f"{TARGET}.draft-0.5b.jsonl.gz")
-    for (kind, text), its in zip(answers(DATA / f"{TARGET}.t0.jsonl.gz"), said, strict=False):
+    recorded = f"{TARGET}.t{temperature}"
+    said = looks(DATA / f"{recorded}.draft-{draft}.jsonl.gz")
+    for (kind, text), its in zip(answers(DATA / f"{recorded}.jsonl.gz"), said, strict=False):
         if len(text) > 1:  # the first place of an answer is not drafted
             looked = [replace(text[0], looks={DRAFT: its[0]})]
             places = zip(text[1:], its, strict=True)
@@ -97,14 +99,23 @@ def sequences(texts: Kinds) -> Iterator[tuple[str, Sequence[Answer]]]:
     """Answers in the order in which a conversation might ask for them."""
     luck = random.Random(1)
     drawn = {kind: luck.sample(its, len(its)) for kind, its in texts.items()}
-    yield from ((kind, drawn[kind][:10]) for kind in ("edit", "quote", "code", "chat"))
+    yield from ((f"10 of {kind}", drawn[kind][:10]) for kind in ("edit", "quote", "code", "chat"))
+    yield "10 of edit, in pieces", [piece for text in drawn["edit"][:10] for piece in pieces(text)]
     every = [text for its in drawn.values() for text in its]
-    yield "all kinds", luck.sample(every, 48)
+    yield "48 of all kinds", luck.sample(every, 48)
     copied, others = (
         luck.sample([text for kind in kinds for text in drawn[kind]], 12)
         for kinds in (("edit", "fix", "quote"), ("code", "chat", "explain"))
     )
-    yield "copied, not copied", [text for pair in zip(copied, others, strict=True) for text in pair]
+    yield (
+        "12 copied, 12 others",
+        [text for both in zip(copied, others, strict=True) for text in both],
+    )
+
+
+def pieces(text: Answer) -> Iterator[Answer]:
+    """An answer in generations of 20 tokens."""
+    return (text[at : at + 20] for at in range(0, len(text), 20))
 
 
 def gain_of_keeping(its: Sequence[Answer], prices: Prices) -> float:
@@ -114,17 +125,13 @@ def gain_of_keeping(its: Sequence[Answer], prices: Prices) -> float:
     return anew / sum(rounds_of(kept, text, prices) for text in its)
 
 
-def keeping(texts: Kinds) -> None:
-    """Print, by sequence, the mean and the least gain over all curves."""
-    found: dict[str, list[tuple[float, str]]] = {}
-    for name, points in curves():
-        for label, its in sequences(texts):
-            gain = gain_of_keeping(its, Prices.of(points, {DRAFT: STEP}))
-            found.setdefault(label, []).append((gain, name))
-    print("| answers | kept over anew | least |\n|---|---|---|")
-    for label, gains in found.items():
+def keeping(way: str, texts: Kinds, steps: Mapping[str, float], only: str) -> None:
+    """Print, by sequence, the mean and the least gain over all curves with this in their name."""
+    priced = [(name, Prices.of(points, steps)) for name, points in curves() if only in name]
+    for label, its in sequences(texts):
+        gains = [(gain_of_keeping(its, prices), name) for name, prices in priced]
         mean, (least, where) = geometric_mean(gain for gain, _ in gains), min(gains)
-        print(f"| {label} | {mean:.3f} | {least:.3f} ({where}) |")
+        print(f"| {way} | {label} | {mean:.3f} | {least:.3f} ({where}) |", flush=True)
 
 
 def auto(prices: Prices) -> GammaPolicy:
@@ -157,22 +164,25 @@ def row(texts: Kinds, prices: Prices) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="curves with this in their name")
-    parser.add_argument("--kept", action="store_true")
+    parser.add_argument("--draft", choices=("0.5b", "smollm2"), default="0.5b")
+    parser.add_argument("--step", type=float, default=STEP, help="of the draft, in T(1)")
+    parser.add_argument("--temperature", choices=("0", "0.8"), default="0")
+    parser.add_argument("--kept", action="store_true", help="from answer to answer")
     given = parser.parse_args()
+    drafted = with_draft(given.draft, given.temperature)
+    names = (f"{TARGET}.t{given.temperature}.jsonl.gz", f"smollm2*.t{given.temperature}.jsonl.gz")
+    both = by_kind([path for name in names for path in sorted(DATA.glob(name))])
     if given.kept:
-        keeping(with_draft())
+        print("| drafters | answers | kept over anew | least |\n|---|---|---|---|")
+        keeping("lookup", both, {}, given.only)
+        keeping("with the draft", drafted, {DRAFT: given.step}, given.only)
         return
-    only = given.only
-    texts = by_kind(sorted(DATA.glob(f"{TARGET}.t0.jsonl.gz")))
-    small = by_kind(sorted(DATA.glob("smollm2*.t0.jsonl.gz")))
-    both = {kind: (*texts[kind], *small[kind]) for kind in KINDS}
-    drafted = with_draft()
     cells = "worst kind | of the best fixed | all"
     print(f"| curve | lookup: {cells} | with the draft: {cells} |")
     print("|---|---|---|---|---|---|---|")
     for name, its in curves():
-        if only in name:
-            alone, beside = Prices.of(its, {}), Prices.of(its, {DRAFT: STEP})
+        if given.only in name:
+            alone, beside = Prices.of(its, {}), Prices.of(its, {DRAFT: given.step})
             print(f"| {name} | {row(both, alone)} | {row(drafted, beside)} |", flush=True)
 
 

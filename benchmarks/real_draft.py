@@ -1,13 +1,16 @@
 """Record what a draft model says along the recorded answers of a target.
 
 The real drafter is asked at every place of every answer, and told what came: one with the target's
-tokens, or with tokens that are cut from its text. For each token after the first the file has how
-sure the draft was of its guess (in percent), and whether the guess was right: at temperature 0 the
-target's best, above it the one drawn (the coupled rule; the seed is the conversation's number, as
-in `benchmarks/real_record.py`, which wrote the answers). A run that was stopped goes on where it
-ended. On two cores a draft takes four to ten minutes:
+tokens, or with tokens that are cut from its text. Every turn begins anew, and of a long prompt the
+drafter first reads the end, as in the app. For each token after the first the file has how sure the
+draft was of its guess (in percent; 0 also where it could not guess), and whether the guess was
+right: at temperature 0 the target's best, above it the one drawn (the coupled rule; the seed is the
+conversation's number, as in `benchmarks/real_record.py`, which wrote the answers). So a replay
+above temperature 0 knows the outcome of a guess, where the app knows its chance. A run that was
+stopped goes on where it ended. On two quiet cores a draft takes some ten minutes:
 
-    uv run python -m benchmarks.real_draft DRAFT.gguf TARGET.gguf ANSWERS.jsonl.gz --output NEW
+    uv run python -m benchmarks.real_draft DRAFT.gguf TARGET.gguf ANSWERS.jsonl.gz
+        --temperature 0 --output NEW.jsonl.gz
 """
 
 from __future__ import annotations
@@ -34,8 +37,9 @@ from localspec.engine.round.params import Accept, SamplingParams
 from localspec.pairs.gguf.header import read_header
 from localspec.pairs.report import vocabulary
 
-# A text is cut into the target's tokens with what follows: a word's first half is no token.
-_AHEAD = 3
+# Of text: it is cut into the target's tokens with what follows, as a word's first half may be
+# another token. Most words have fewer pieces.
+_PIECES = 4
 
 
 def main() -> None:
@@ -43,7 +47,7 @@ def main() -> None:
     parser.add_argument("draft", type=Path)
     parser.add_argument("target", type=Path, help="for its vocabulary")
     parser.add_argument("recorded", type=Path)
-    parser.add_argument("--temperature", type=float, default=0.0, help="that of the answers")
+    parser.add_argument("--temperature", type=float, required=True, help="that of the answers")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--output", type=Path, required=True)
     given = parser.parse_args()
@@ -80,8 +84,8 @@ def said(
     drafter: Drafter, prompt: Sequence[int], answer: Sequence[int], proposer: Proposer
 ) -> tuple[list[int], str]:
     """Confidences and whether the guesses were right, along one answer after its first token."""
-    own_vocabulary = drafter.capabilities.own_vocabulary
-    plan = Plan(1 + _AHEAD * own_vocabulary, drafter.name, learns=True)
+    limit = _PIECES if drafter.capabilities.own_vocabulary else 1
+    plan = Plan(limit, drafter.name, learns=True)
     drafter.begin(prompt, proposer, Cancel(), anew=True)
     confidences, right = [], ""
     for at in range(len(prompt) + 1, len(prompt) + len(answer)):

@@ -76,20 +76,6 @@ def test_it_learns_what_confidence_is_worth() -> None:
     assert calibration.mean == pytest.approx(0.45, abs=0.12)
 
 
-def test_what_earlier_texts_taught_weighs_little() -> None:
-    """It stands until the new text says otherwise, which few observations do."""
-    calibration = Calibration()
-    for _ in range(200):
-        calibration.learn([0.9], [0.99])
-    before = calibration.acceptance(0.9), calibration.mean
-    calibration.carry(4)
-    assert (calibration.acceptance(0.9), calibration.mean) == before
-    for _ in range(8):
-        calibration.learn([0.9], [0.5])
-    assert calibration.acceptance(0.9) < 0.7
-    assert calibration.mean < 0.75
-
-
 def test_positions_after_a_rejection_are_not_observations() -> None:
     one, other = Calibration(), Calibration()
     one.learn([0.9, 0.8, 0.7], [0.9])

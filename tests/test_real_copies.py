@@ -144,9 +144,24 @@ def test_a_draft_of_half_a_billion_parameters_pays(curve: str) -> None:
     assert geometric_mean(drafted[kind] / alone[kind] for kind in texts) >= 1.2
 
 
-@pytest.mark.parametrize("machine", ["M2 Ultra", "DGX Spark"])
-def test_earlier_answers_do_not_keep_drafts_from_the_next(machine: str) -> None:
-    """With the full weight of what they taught, quotes were written at 0.81 and 0.84 here."""
-    points = dict(real_curves.curves())[f"{machine}, Qwen3-Coder-30B-A3B Q8_0, experts"]
-    quotes = dict(real_curves.sequences(real_curves.with_draft()))["quote"]
-    assert real_curves.gain_of_keeping(quotes, Prices.of(points, {DRAFT: 0.1})) >= 0.95
+@pytest.mark.parametrize("curve", [name for name in CURVES if name.startswith("EPYC")])
+def test_copies_that_held_are_trusted_sooner_in_the_next_answer(
+    curve: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Edits one after the other, and in generations of 20 tokens, as between an agent's calls."""
+    texts = {kind: [text for its, text in answers() if its == kind] for kind in KINDS}
+    drawn, prices = dict(real_curves.sequences(texts)), Prices.of(CURVES[curve], {})
+
+    def gains() -> Sequence[float]:
+        names = "10 of edit", "10 of edit, in pieces"
+        return [real_curves.gain_of_keeping(drawn[name], prices) for name in names]
+
+    assert min(gains()) > 1.015
+    begin = AutoGamma.begin
+
+    def anew(self: AutoGamma, *, follow_clock: bool) -> None:
+        begin(self, follow_clock=follow_clock)
+        self._stake = 0.0
+
+    monkeypatch.setattr(AutoGamma, "begin", anew)  # the control
+    assert max(gains()) < 1.01

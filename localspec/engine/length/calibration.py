@@ -31,7 +31,7 @@ class Calibration:
 
     Attributes:
         mean: acceptance of the recently tested positions, whatever the confidence.
-        seen: positions tested so far, those of earlier texts as far as they count.
+        seen: positions tested so far.
     """
 
     def __init__(self) -> None:
@@ -53,13 +53,6 @@ class Calibration:
     def next_after(self, acceptance: float) -> float:
         """The expected acceptance at the position after one with this acceptance."""
         return self.mean + _PERSISTENCE * (acceptance - self.mean)
-
-    def carry(self, most: int) -> None:
-        """Let the observations so far weigh no more than `most`, as another text begins."""
-        share = most / max(most, self._sums[0])
-        count, first, second = self._sums
-        self._sums = share * count, share * first, share * second
-        self.seen = min(self.seen, most)
 
     def learn(self, confidences: Sequence[float], chances: Sequence[float]) -> None:
         """Learn from tested positions.

@@ -80,12 +80,6 @@ class FixedGamma:
 # kinds lose 0.9 %; with 20, texts that change within an answer lose 0.3 %.
 _FADE = 1 - 1 / 40
 
-# What earlier answers taught weighs as much as this many observations, or rounds: a rate that this
-# text cannot reach keeps drafts away until as many rounds again have shown that. With the full
-# weight edits were written 1 % more slowly than by policies that begin anew, on some curves 12 %
-# (docs/measurements/lookup.md).
-_CARRIED = 4
-
 # Drafting counts as under way, in words and for probes, if a quarter of the last 12 or so rounds
 # drafted: the last rounds of an answer have no room, and in every text some drafts do not pay.
 _LATELY = 1 / 12
@@ -109,7 +103,9 @@ _CREDIT = 2.0  # at the start, and at most
 # `_STAKE`, and after copies that lost it holds no more than that. So a text that stops repeating
 # costs little, and a lookup that is always wrong costs nothing. Without the account the slowest of
 # 82 recorded answers had 0.82 of the baseline's speed; with eight tokens at most at any time copies
-# were too short where long passes are dear (docs/measurements/lookup.md).
+# were too short where long passes are dear. Half of up to `_STAKE` is left to the next generation:
+# while it began with nothing, one edit after the other was written 2 % more slowly, and one in
+# generations of 20 tokens, as between an agent's calls, 11 % (docs/measurements/lookup.md).
 _SEEN_RIGHT, _STAKE = 0.2, 4.0
 # Added to the credit in each round, and before an answer for each token of the one before it. With
 # 0.01 a useless draft costs 0.5 % more.
@@ -162,12 +158,6 @@ class _Rate:
         self.tokens = _FADE * self.tokens + tokens
         self.spent = _FADE * self.spent + rounds
 
-    def carry(self) -> None:
-        """Let the rounds of earlier answers weigh little."""
-        share = _CARRIED / max(_CARRIED, self.spent)
-        self.tokens *= share
-        self.spent *= share
-
     @property
     def gain(self) -> float:
         """Tokens per time of a baseline round; 0 before any."""
@@ -202,6 +192,7 @@ class AutoGamma:
         # Baseline rounds to insert while drafting pays: one soon if the table is not credible.
         self._spare = float(not self._table.believed)
         self._credit = _CREDIT  # baseline rounds that useless drafts may still cost
+        self._stake = 0.0  # tokens that copies may cost
         # Shares of the last rounds: with any draft, and those that lookup proposed.
         self._drafting, self._copying = float(bool(self.costs.drafts)), 0.0
 
@@ -212,11 +203,8 @@ class AutoGamma:
             self._reset()
         self._credit = min(_CREDIT, self._credit + _INTEREST * self._generated)
         self.neighbours.begin(anew=not follow_clock)
-        self._usual.carry()
-        for track in self._tracks.values():
-            track.calibration.carry(_CARRIED)
         self._copies = Survival()  # each answer learns how long its copies last
-        self._stake = 0.0  # tokens that copies may cost
+        self._stake = min(_STAKE, max(0.0, self._stake)) / 2
         self._probes = self._wait = 0  # since a token was accepted; rounds until the next
         self._generated = 0
 
