@@ -4,6 +4,7 @@ The target is converted to each type by llama.cpp's quantiser (speed does not de
 weights are), and passes of all sizes are timed in turns, each `--rounds` times, those of one token
 more often; the least time counts. Printed are tables for `benchmarks/data/stepped.toml`: T(n)/T(1),
 with the processor's name.
+
 It takes two minutes a type with 1.5B, and no other program may run meanwhile. With --one-row only
 the last token's logits are asked for, as in a prompt: the difference is what the vocabulary's rows
 cost a verify pass:
@@ -38,7 +39,7 @@ def main() -> None:
     for name in given.types:
         model = typed(given.target, name, given.folder)
         ratios = {n: f"{n} = {ratio:.2f}" for n, ratio in steps(model, given).items() if n > 1}
-        print(f'[[stepped]]\nmachine = "{machine()}, {given.threads} threads"')
+        print(f'[[stepped]]\nmachine = "{machine()}"')
         print(f'model = "{given.target.stem}, {name.upper()}"\nhow = "verify pass"')
         print('source = "benchmarks/kernel_steps.py"')
         print(f"times = {{ {', '.join(ratios.values())} }}\n", flush=True)

@@ -11,8 +11,8 @@ all. The policy follows an undisturbed clock. No model is loaded; it takes some 
     uv run python -m benchmarks.real_curves
 
 With --kept one policy writes sequences of answers, and is held against policies that begin each of
-these answers anew: ten answers of one kind, 48 of all kinds, 24 that copy and do not
-in turns, and the edits in pieces of 20 tokens, as between an agent's calls.
+these answers anew: ten answers of one kind, the edits also in pieces of 20 tokens, as between an
+agent's calls; 48 of all kinds; and 24 of which every other one copies.
 """
 
 from __future__ import annotations
@@ -64,12 +64,11 @@ def by_kind(paths: Sequence[Path]) -> dict[str, list[Answer]]:
     return found
 
 
-def with_draft(draft: str = "0.5b", temperature: str = "0") -> dict[str, list[Answer]]:
+def with_draft(draft: str = "0.5b") -> dict[str, list[Answer]]:
     """The answers along which this draft was recorded; the first token is not drafted."""
     found: dict[str, list[Answer]] = {kind: [] for kind in KINDS}
-    recorded = f"{TARGET}.t{temperature}"
-    said = looks(DATA / f"{recorded}.draft-{draft}.jsonl.gz")
-    for (kind, text), its in zip(answers(DATA / f"{recorded}.jsonl.gz"), said, strict=False):
+    said = looks(DATA / f"{TARGET}.t0.draft-{draft}.jsonl.gz")
+    for (kind, text), its in zip(answers(DATA / f"{TARGET}.t0.jsonl.gz"), said, strict=False):
         if len(text) > 1:  # the first place of an answer is not drafted
             looked = [replace(text[0], looks={DRAFT: its[0]})]
             places = zip(text[1:], its, strict=True)
@@ -166,12 +165,10 @@ def main() -> None:
     parser.add_argument("--only", default="", help="curves with this in their name")
     parser.add_argument("--draft", choices=("0.5b", "smollm2"), default="0.5b")
     parser.add_argument("--step", type=float, default=STEP, help="of the draft, in T(1)")
-    parser.add_argument("--temperature", choices=("0", "0.8"), default="0")
     parser.add_argument("--kept", action="store_true", help="from answer to answer")
     given = parser.parse_args()
-    drafted = with_draft(given.draft, given.temperature)
-    names = (f"{TARGET}.t{given.temperature}.jsonl.gz", f"smollm2*.t{given.temperature}.jsonl.gz")
-    both = by_kind([path for name in names for path in sorted(DATA.glob(name))])
+    drafted = with_draft(given.draft)
+    both = by_kind(sorted(DATA.glob("*.t0.jsonl.gz")))
     if given.kept:
         print("| drafters | answers | kept over anew | least |\n|---|---|---|---|")
         keeping("lookup", both, {}, given.only)
@@ -182,8 +179,8 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     for name, its in curves():
         if given.only in name:
-            alone, beside = Prices.of(its, {}), Prices.of(its, {DRAFT: given.step})
-            print(f"| {name} | {row(both, alone)} | {row(drafted, beside)} |", flush=True)
+            alone, aided = Prices.of(its, {}), Prices.of(its, {DRAFT: given.step})
+            print(f"| {name} | {row(both, alone)} | {row(drafted, aided)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -230,7 +230,7 @@ def _impersonal(name: str) -> str:
 
 
 def _tells(text: str, name: str) -> bool:
-    """Whether somebody's name is in a text; one of two letters counts only as a whole word."""
+    """Whether a person's name is in a text; one of two letters counts only as a whole word."""
     if len(name) > 2:
         return name in text
     return len(name) == 2 and name in re.split("[^a-z0-9]+", text)
