@@ -64,11 +64,12 @@ def by_kind(paths: Sequence[Path]) -> dict[str, list[Answer]]:
     return found
 
 
-def with_draft(draft: str = "0.5b") -> dict[str, list[Answer]]:
+def with_draft(draft: str = "0.5b", temperature: str = "0") -> dict[str, list[Answer]]:
     """The answers along which this draft was recorded; the first token is not drafted."""
     found: dict[str, list[Answer]] = {kind: [] for kind in KINDS}
-    said = looks(DATA / f"{TARGET}.t0.draft-{draft}.jsonl.gz")
-    for (kind, text), its in zip(answers(DATA / f"{TARGET}.t0.jsonl.gz"), said, strict=False):
+    recorded = f"{TARGET}.t{temperature}"
+    said = looks(DATA / f"{recorded}.draft-{draft}.jsonl.gz")
+    for (kind, text), its in zip(answers(DATA / f"{recorded}.jsonl.gz"), said, strict=False):
         if len(text) > 1:  # the first place of an answer is not drafted
             looked = [replace(text[0], looks={DRAFT: its[0]})]
             places = zip(text[1:], its, strict=True)
@@ -165,10 +166,11 @@ def main() -> None:
     parser.add_argument("--only", default="", help="curves with this in their name")
     parser.add_argument("--draft", choices=("0.5b", "smollm2"), default="0.5b")
     parser.add_argument("--step", type=float, default=STEP, help="of the draft, in T(1)")
+    parser.add_argument("--temperature", choices=("0", "0.8"), default="0")
     parser.add_argument("--kept", action="store_true", help="from answer to answer")
     given = parser.parse_args()
-    drafted = with_draft(given.draft)
-    both = by_kind(sorted(DATA.glob("*.t0.jsonl.gz")))
+    drafted = with_draft(given.draft, given.temperature)
+    both = by_kind(sorted(DATA.glob(f"*.t{given.temperature}.jsonl.gz")))
     if given.kept:
         print("| drafters | answers | kept over anew | least |\n|---|---|---|---|")
         keeping("lookup", both, {}, given.only)

@@ -22,6 +22,7 @@ from benchmarks.real_prompts import COPYING, KINDS
 from benchmarks.several import Answer, Copies, Place, Prices, speed
 from localspec.drafter_names import DRAFT
 from localspec.engine.length import gamma
+from localspec.engine.length.cost import Curve
 from localspec.engine.length.gamma import AutoGamma, GammaPolicy
 from tests.support.pairwise import usually
 
@@ -131,6 +132,18 @@ def test_on_no_published_curve_is_a_kind_of_text_slower(name: str) -> None:
     own, share = real_curves.shares(texts, prices)
     assert min(own.values()) >= 0.98
     assert min(share.values()) >= 0.9
+
+
+def test_copies_open_where_only_long_passes_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right tokens that were not submitted pay for a pass of 15, where 2 to 10 gain nothing."""
+    name = next(name for name, _ in real_curves.curves() if name.endswith("Q5_K_M"))
+    prices = Prices.of(dict(real_curves.curves())[name], {})
+    texts = {kind: [text for its, text in answers() if its == kind] for kind in KINDS}
+    found = real_curves.rates(texts, prices, auto)
+    assert min(found.values()) >= 0.98
+    assert min(found["edit"], found["quote"]) >= 1.1
+    monkeypatch.setattr(Curve, "opening", lambda *_: 0.0)  # the control
+    assert max(real_curves.rates(texts, prices, auto).values()) < 1.01
 
 
 @pytest.mark.slow

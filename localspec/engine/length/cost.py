@@ -82,6 +82,17 @@ class Curve:
         """Seconds of decodes of 0 (unused), 1, ... `n` tokens, at most a round's longest."""
         return self._table[: n + 1]
 
+    def opening(self, gain: float) -> float:
+        """Seconds of the shortest decode that, if all its tokens stay, is `gain` times as fast.
+
+        Those of a single token if there is none.
+
+        Args:
+            gain: over single tokens, above 1.
+        """
+        one = self._table[1]
+        return next((t for n, t in enumerate(self._table) if n * one > gain * t), one)
+
     def _line(self, n: NDArray[np.int64]) -> NDArray[np.float64]:
         beyond: NDArray[np.float64] = self._slope * np.maximum(0, n - self._sizes[-1])
         return np.interp(n, self._sizes, self._known) + beyond

@@ -100,7 +100,9 @@ _PAUSE = 3
 _CREDIT = 2.0  # at the start, and at most
 # An account of tokens bounds what copies may cost. What submitted copies gained fills it. A copied
 # token that was right but not submitted, or that a model drafted as well, adds `_SEEN_RIGHT`, up to
-# `_STAKE`, and after copies that lost it holds no more than that. So a text that stops repeating
+# `_STAKE`, and after copies that lost it holds no more than that. Where the shortest copy that pays
+# costs more (eight tokens of a Q5_K_M on an EPYC, whose passes of 2 to 10 never pay), it may hold
+# that much, but of what exceeds `_STAKE` a wrong token takes all. So a text that stops repeating
 # costs little, and a lookup that is always wrong costs nothing. Without the account the slowest of
 # 82 recorded answers had 0.82 of the baseline's speed; with eight tokens at most at any time copies
 # were too short where long passes are dear. Half of up to `_STAKE` is left to the next generation:
@@ -301,16 +303,20 @@ class AutoGamma:
 
     def _staked(self, done: Round, curve: Curve, rounds: float) -> float:
         """The tokens that copies may cost after this round, worth `rounds` baseline rounds."""
+        most = max(_STAKE, curve.opening(_WORTH) / curve.seconds(1) - 1)
         if not done.copied:
-            seen = self._stake + _SEEN_RIGHT * sum(done.copy_chances)
-            return max(self._stake, min(_STAKE, seen))
+            right = sum(done.copy_chances)
+            seen, wrong = self._stake + _SEEN_RIGHT * right, len(done.copy_chances) - right
+            if seen > most:
+                return max(self._stake, most)
+            return seen - min(1.0, wrong) * max(0.0, seen - _STAKE)
         own, tokens = done.drafted - done.copied, 1 + done.accepted
         if own:  # the copies of a longer draft
             tokens = max(0, done.accepted - own)
             seconds = curve.seconds(done.drafted + 1) - curve.seconds(own + 1)
             rounds = seconds / curve.seconds(1)
         gained = tokens - max(1.0, self._usual.gain) * rounds
-        return self._stake + gained if gained >= 0 else min(_STAKE, self._stake + gained)
+        return self._stake + gained if gained >= 0 else min(most, self._stake + gained)
 
     def follow(self, done: Round) -> None:
         """Correct the costs by a round's times, whichever policy planned it."""
