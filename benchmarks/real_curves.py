@@ -10,6 +10,8 @@ all. The policy follows an undisturbed clock. No model is loaded; it takes some 
 
     uv run python -m benchmarks.real_curves
 
+The draft reads of each prompt what the policy wants, or with --reads its end or all of it always.
+
 With --kept one policy writes sequences of answers, and is held against policies that begin each of
 these answers anew: ten answers of one kind, the edits also in pieces of 20 tokens, as between an
 agent's calls; 48 of all kinds; and 24 of which every other one copies.
@@ -28,6 +30,7 @@ from statistics import geometric_mean
 from benchmarks.real_draft import looks
 from benchmarks.real_lookup import CURVES, answers
 from benchmarks.real_prompts import KINDS
+from benchmarks.real_record import lines
 from benchmarks.several import Always, Answer, Clock, Prices, rounds
 from localspec.drafter_names import DRAFT, LOOKUP
 from localspec.engine.length.cost import Points
@@ -65,16 +68,21 @@ def by_kind(paths: Sequence[Path]) -> dict[str, list[Answer]]:
 
 
 def with_draft(draft: str = "0.5b", temperature: str = "0") -> dict[str, list[Answer]]:
-    """The answers along which this draft was recorded; the first token is not drafted."""
+    """The answers along which this draft was recorded, knowing all of the prompt or its end."""
     found: dict[str, list[Answer]] = {kind: [] for kind in KINDS}
-    recorded = f"{TARGET}.t{temperature}"
-    said = looks(DATA / f"{recorded}.draft-{draft}.jsonl.gz")
-    for (kind, text), its in zip(answers(DATA / f"{recorded}.jsonl.gz"), said, strict=False):
+    recorded = DATA / f"{TARGET}.t{temperature}.jsonl.gz"
+    said = recorded.name.replace(".jsonl", f".draft-{draft}.jsonl")
+    both = [looks(DATA / name) for name in (said, said.replace(".jsonl", ".end.jsonl"))]
+    turns = [turn for line in lines(recorded) for turn in line["turns"]]
+    for turn, (kind, text), *its in zip(turns, answers(recorded), *both, strict=True):
         if len(text) > 1:  # the first place of an answer is not drafted
-            looked = [replace(text[0], looks={DRAFT: its[0]})]
-            places = zip(text[1:], its, strict=True)
-            looked += [replace(place, looks={DRAFT: look}) for place, look in places]
-            found[kind].append(looked)
+            first = replace(text[0], looks={DRAFT: its[0][0]}, prompt=len(turn["prompt"]))
+            places = zip(text[1:], *its, strict=True)
+            looked = [
+                replace(place, looks={DRAFT: look}, ends={DRAFT: end})
+                for place, look, end in places
+            ]
+            found[kind].append([first, *looked])
     return found
 
 
@@ -138,6 +146,23 @@ def auto(prices: Prices) -> GammaPolicy:
     return AutoGamma(prices.costs())
 
 
+class _EndAlone(AutoGamma):
+    def _reads_whole(self, *_: object) -> bool:
+        return False
+
+
+class _Whole(AutoGamma):
+    def _reads_whole(self, *_: object) -> bool:
+        return True
+
+
+READS: Mapping[str, Make] = {
+    "auto": auto,
+    "end": lambda prices: _EndAlone(prices.costs()),
+    "whole": lambda prices: _Whole(prices.costs()),
+}
+
+
 def fixed(names: Sequence[str]) -> Iterator[Make]:
     """Policies of every drafter at every length."""
     for name in names:
@@ -145,16 +170,18 @@ def fixed(names: Sequence[str]) -> Iterator[Make]:
             yield lambda _, name=name, length=length: Always(name, length)
 
 
-def shares(texts: Kinds, prices: Prices) -> tuple[dict[str, float], dict[str, float]]:
+def shares(
+    texts: Kinds, prices: Prices, make: Make = auto
+) -> tuple[dict[str, float], dict[str, float]]:
     """By kind: tokens per baseline round, and their share of the best fixed choice's."""
-    own = rates(texts, prices, auto)
+    own = rates(texts, prices, make)
     others = [rates(texts, prices, make) for make in fixed((LOOKUP, *prices.drafts))]
     best = {kind: max(1.0, *(each[kind] for each in others)) for kind in own}  # 1: no drafting
     return own, {kind: own[kind] / best[kind] for kind in own}
 
 
-def row(texts: Kinds, prices: Prices) -> str:
-    own, share = shares(texts, prices)
+def row(texts: Kinds, prices: Prices, make: Make = auto) -> str:
+    own, share = shares(texts, prices, make)
     worst, least = min(own, key=lambda kind: own[kind]), min(share, key=lambda kind: share[kind])
     tokens = {kind: sum(map(len, texts[kind])) for kind in own}
     whole = sum(tokens.values()) / sum(tokens[kind] / own[kind] for kind in own)
@@ -167,6 +194,7 @@ def main() -> None:
     parser.add_argument("--draft", choices=("0.5b", "smollm2"), default="0.5b")
     parser.add_argument("--step", type=float, default=STEP, help="of the draft, in T(1)")
     parser.add_argument("--temperature", choices=("0", "0.8"), default="0")
+    parser.add_argument("--reads", choices=[*READS], default="auto", help="of each prompt")
     parser.add_argument("--kept", action="store_true", help="from answer to answer")
     given = parser.parse_args()
     drafted = with_draft(given.draft, given.temperature)
@@ -182,7 +210,8 @@ def main() -> None:
     for name, its in curves():
         if given.only in name:
             alone, aided = Prices.of(its, {}), Prices.of(its, {DRAFT: given.step})
-            print(f"| {name} | {row(both, alone)} | {row(drafted, aided)} |", flush=True)
+            found = row(both, alone), row(drafted, aided, READS[given.reads])
+            print(f"| {name} | {' | '.join(found)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,18 @@
 """Record what a draft model says along the recorded answers of a target.
 
 The real drafter is asked at every place of every answer, and told what came: one with the target's
-tokens, or with tokens that are cut from its text. Every turn begins anew, and of a long prompt the
-drafter first reads the end, as in the app. For each token after the first the file has how sure the
-draft was of its guess (in percent; 0 also where it could not guess), and whether the guess was
-right: at temperature 0 the target's best, above it the one drawn (the coupled rule; the seed is the
-conversation's number, as in `benchmarks/real_record.py`, which wrote the answers). So a replay
-above temperature 0 knows the outcome of a guess, where the app knows its chance. A run that was
-stopped goes on where it ended. On two quiet cores a draft takes some ten minutes:
+tokens, or with tokens that are cut from its text. Every turn begins anew. The drafter reads the
+whole prompt, or with --end never more than the end of a long one: a policy chooses between them.
+
+For each token after the first the file has how sure the draft was of its guess (in percent; 0 also
+where it could not guess), and whether the guess was right: at temperature 0 the target's best,
+above it the one drawn (the coupled rule; the seed is the conversation's number, as in
+`benchmarks/real_record.py`, which wrote the answers). So a replay above temperature 0 knows the
+outcome of a guess, where the app knows its chance. A run that was stopped goes on where it ended.
+On two quiet cores a draft takes some ten minutes each way:
 
     uv run python -m benchmarks.real_draft DRAFT.gguf TARGET.gguf ANSWERS.jsonl.gz
-        --temperature 0 --output NEW.jsonl.gz
+        --temperature 0 --output NEW.jsonl.gz [--end]
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ def main() -> None:
     parser.add_argument("target", type=Path, help="for its vocabulary")
     parser.add_argument("recorded", type=Path)
     parser.add_argument("--temperature", type=float, required=True, help="that of the answers")
+    parser.add_argument("--end", action="store_true", help="read only the end of a long prompt")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--output", type=Path, required=True)
     given = parser.parse_args()
@@ -64,7 +67,8 @@ def main() -> None:
             how = GenerateSettings(sampling=sampling, accept=Accept.COUPLED)
             proposer = verification(how).proposer
             turns = [
-                said(drafter, turn["prompt"], turn["answer"], proposer) for turn in line["turns"]
+                said(drafter, turn["prompt"], turn["answer"], proposer, whole=not given.end)
+                for turn in line["turns"]
             ]
             with gzip.open(given.output, "at", encoding="utf-8") as file:
                 file.write(json.dumps(turns, separators=(",", ":")) + "\n")
@@ -81,11 +85,16 @@ def drafter_for(target: Model, draft: Context) -> Drafter:
 
 
 def said(
-    drafter: Drafter, prompt: Sequence[int], answer: Sequence[int], proposer: Proposer
+    drafter: Drafter,
+    prompt: Sequence[int],
+    answer: Sequence[int],
+    proposer: Proposer,
+    *,
+    whole: bool,
 ) -> tuple[list[int], str]:
     """Confidences and whether the guesses were right, along one answer after its first token."""
     limit = _PIECES if drafter.capabilities.own_vocabulary else 1
-    plan = Plan(limit, drafter.name, learns=True)
+    plan = Plan(limit, drafter.name, learns=True, whole=whole)
     drafter.begin(prompt, proposer, Cancel(), anew=True)
     confidences, right = [], ""
     for at in range(len(prompt) + 1, len(prompt) + len(answer)):

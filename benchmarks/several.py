@@ -19,6 +19,7 @@ from pathlib import Path
 from statistics import fmean
 
 from localspec.drafter_names import LOOKUP
+from localspec.engine.drafters.protocol import DrafterState
 from localspec.engine.drafters.steps import Excerpt
 from localspec.engine.length.cost import Costs, Curve, Points
 from localspec.engine.length.gamma import LONGEST, FixedGamma, GammaPolicy
@@ -29,7 +30,6 @@ RECORDED = Path(__file__).parents[1] / "tests/data/drafters_rounds.json"
 COPYING = ("edit", "fix", "quote", "repeat")
 OTHERS = ("story", "talk", "facts", "mathematics")
 MOST = 64  # rows of a pass
-FIRST = Excerpt()  # a drafter reads only the end of a long text
 BEGINS = "begins"  # the name of the calibration of a copy's first token
 
 
@@ -68,10 +68,19 @@ NOTHING = Copies()
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One token of an answer: each model's pass there, and what lookup would copy."""
+    """One token of an answer.
+
+    Attributes:
+        looks: each model's pass there.
+        copies: what lookup would copy.
+        ends: passes of models that have left out all of the prompt but its end, if recorded.
+        prompt: tokens before the answer, at its first place.
+    """
 
     looks: Mapping[str, Look]
     copies: Copies = NOTHING
+    ends: Mapping[str, Look] = field(default_factory=dict)
+    prompt: int = 0
 
 
 Answer = Sequence[Place]
@@ -174,35 +183,59 @@ def rounds(
 
     Their seconds are undisturbed; the policy sees those of the clock, if there is one.
     """
-    target = Curve(prices.target)
-    drafts = {name: Curve(points) for name, points in prices.drafts.items()}
-    read, at = dict.fromkeys(drafts, 0), 0
+    target, at, before = Curve(prices.target), 0, answer[0].prompt if answer else 0
+    caches = {name: _Cache(Curve(points)) for name, points in prices.drafts.items()}
     while at < len(answer):
-        room = len(answer) - at - 1
-        states = {name: FIRST.state(at, max(1, at - there)) for name, there in read.items()}
-        pending = {name: state.pending_tokens for name, state in states.items()}
+        room, length = len(answer) - at - 1, before + at
         copies = answer[at].copies.confidences[:room]
-        drafters = {name: Askable(n) for name, n in pending.items()}
+        drafters = {name: Askable(*cache.state(length)) for name, cache in caches.items()}
         plan = policy.plan(Situation(room, 0, room + 1, drafters, copies)) if at else BASELINE
-        done = _round(plan, answer[at : at + MOST], pending, target, drafts)
+        cache = caches.get(plan.drafter) if plan.limit else None
+        pending = cache.reads(length, whole=plan.whole) if cache else 0
+        done = _round(plan, answer[at : at + MOST], target, cache, pending)
         policy.observe(done if clock is None else clock.shown(done))
-        if done.draft_passes:
+        if cache and done.draft_passes:
             stay = min(done.accepted, done.drafted - done.copied)
-            read[plan.drafter] = at + min(stay, done.draft_passes - 1)
+            cache.read = length + min(stay, done.draft_passes - 1)
         at += done.emitted
         yield done
 
 
-def _round(
-    plan: Plan,
-    ahead: Answer,
-    pending: Mapping[str, int],
-    target: Curve,
-    drafts: Mapping[str, Curve],
-) -> Round:
+@dataclass(slots=True)
+class _Cache:
+    """A model, and what its cache holds of a text.
+
+    Attributes:
+        model: the times of its decodes.
+        excerpt: what it leaves out.
+        read: tokens that it holds or leaves out.
+    """
+
+    model: Curve
+    excerpt: Excerpt = field(default_factory=Excerpt)
+    read: int = 0
+
+    def state(self, length: int) -> DrafterState:
+        """What it would read of a text of this length."""
+        return self.excerpt.state(length, max(1, length - self.read))
+
+    def reads(self, length: int, *, whole: bool) -> int:
+        """The tokens that its next pass reads, as the plan wants."""
+        state = self.state(length)
+        self.excerpt.begins_anew(length, max(1, length - self.read), whole=whole)
+        return state.whole if whole else state.pending_tokens
+
+    def looks(self, name: str, places: Answer) -> list[Look]:
+        """Its passes at these places."""
+        if self.excerpt.left_out:
+            return [place.ends.get(name) or place.looks[name] for place in places]
+        return [place.looks[name] for place in places]
+
+
+def _round(plan: Plan, ahead: Answer, target: Curve, cache: _Cache | None, pending: int) -> Round:
     """One round as the engine makes it, if no model reads lookup's tokens."""
-    room, model = len(ahead) - 1, drafts.get(plan.drafter) if plan.limit else None
-    looks = [place.looks[plan.drafter] for place in ahead[: min(plan.limit, room)] if model]
+    room = len(ahead) - 1
+    looks = cache.looks(plan.drafter, ahead[: min(plan.limit, room)]) if cache else []
     own, passes = _written(plan, looks)
     right = _right(looks[:own])
     # After a token that differs from the text lookup finds nothing: it compares two tokens.
@@ -210,9 +243,8 @@ def _round(
     sure = behind.confidences[: room - own]
     copied = plan.copies(sure) if passes else min(plan.limit, len(sure)) * (plan.drafter == LOOKUP)
     accepted = right + min(behind.right, copied)
-    draft_s = (
-        model.seconds(pending[plan.drafter]) + (passes - 1) * model.seconds(1) if model else 0.0
-    )
+    model = cache.model if cache else None
+    draft_s = model.seconds(pending) + (passes - 1) * model.seconds(1) if model else 0.0
     verify_s = target.seconds(own + copied + 1)
     copies = ahead[0].copies
     return Round(
@@ -223,7 +255,7 @@ def _round(
         draft_s=draft_s,
         verify_s=verify_s,
         total_s=draft_s + verify_s,
-        draft_prefill=pending[plan.drafter] if model else 0,
+        draft_prefill=pending,
         draft_passes=passes,
         drafter=plan.drafter if passes or copied else "",
         copied=copied,
@@ -274,7 +306,7 @@ class Always(FixedGamma):
         """Plan as many tokens as there is room for, or as there are to copy."""
         room = len(situation.copies) if self._name == LOOKUP else situation.room
         length = min(self.gamma, room)
-        return Chosen(length, self._name, tail=8) if length else BASELINE
+        return Chosen(length, self._name, whole=True, tail=8) if length else BASELINE
 
 
 # ---------------------------------------------------------------- the oracle

@@ -23,6 +23,7 @@ from localspec.engine.record.stats import Round
 from localspec.engine.round.acceptance import Accept
 from localspec.engine.round.generate import Engine
 
+from .support.end_alone import EndAlone
 from .support.gguf_models import write_other_vocabulary, write_renumbered
 from .support.llama_source import VocabularyOnly, vocabularies
 from .test_drafters import questions, run, tokens
@@ -324,20 +325,35 @@ def test_one_can_look_inside_its_rounds(contexts: dict[str, Context], temperatur
 
 @pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_of_a_long_text_the_end_is_read_first(
+def test_of_a_long_text_the_end_is_read_or_all(
     contexts: dict[str, Context], temperature: float
 ) -> None:
     of = engine(contexts, "smaller")
     contexts["smaller"].clear()
     text = "The little boat went out to sea, and the wind was kind to it. " * 9
     how = {"temperature": temperature, "accept": Accept.COUPLED, "n": 60}
-    rounds = run(of, text, FixedGamma(3), **how)  # type: ignore[arg-type]
+    rounds = run(of, text, EndAlone(3), **how)  # type: ignore[arg-type]
     baseline = run(Engine(contexts["target"]), text, FixedGamma(0), **how)  # type: ignore[arg-type]
     assert tokens(rounds) == tokens(baseline)
-    rounds += run(of, text, FixedGamma(3), **how)  # type: ignore[arg-type]
     first, *later = [done.draft_prefill for done in rounds if done.draft_passes]
     assert EXCERPT_TOKENS < first < 70
-    assert max(later) > 140  # the rest of the text, once drafting has paid for reading it
+    assert max(later) < first
+    rounds = run(of, text, FixedGamma(3), **how)  # type: ignore[arg-type]
+    assert tokens(rounds) == tokens(baseline)
+    assert max(done.draft_prefill for done in rounds) > 140
+
+
+def test_of_a_text_that_its_context_cannot_hold_a_draft_reads_the_end(
+    contexts: dict[str, Context], strange: Model
+) -> None:
+    """Only once the text is spelled with its own tokens is their number known."""
+    target = contexts["target"]
+    with Context(strange, ContextOptions(n_ctx=256, threads=1)) as narrow:
+        of = Engine(target, CrossVocabularyDrafter(narrow, VocabularyMap(target.model, strange)))
+        text = "The little boat went out to sea, and the wind was kind to it. " * 6
+        rounds = run(of, text, FixedGamma(3), temperature=0.0, accept=Accept.MATCH, n=20)
+    assert len(tokens(rounds)) == 20
+    assert {done.left_out > 0 for done in rounds if done.drafted} == {True}
 
 
 def test_a_full_context_of_the_draft_drafts_nothing(

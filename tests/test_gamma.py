@@ -463,6 +463,30 @@ def test_a_long_prompt_is_not_read_for_a_short_answer() -> None:
     assert first(pending=100, remaining=4000) is not BASELINE
 
 
+def test_a_draft_reads_the_whole_text_for_two_rounds_or_for_what_it_has_saved() -> None:
+    """Each answer earns it anew, and pays for what was read."""
+    policy = auto(step=0.1)  # 1/70 of a round for each token that it reads
+
+    def reads(whole: int) -> bool:
+        drafters = {DRAFT: Askable(36, whole - 36, whole)}
+        return policy.plan(Situation(room=60, context=whole, drafters=drafters)).whole
+
+    assert reads(150)
+    assert not reads(200)
+    assert not policy.plan(Situation(room=60)).whole  # there is no choice
+    for _ in range(3):  # each saves some two rounds
+        policy.observe(round_of(4, 3))
+    assert reads(500)
+    assert not reads(1000)
+    policy.observe(replace(round_of(4, 3), draft_prefill=500))
+    assert not reads(500)
+    for _ in range(3):
+        policy.observe(round_of(4, 3))
+    assert reads(500)
+    policy.begin(follow_clock=True)
+    assert not reads(500)
+
+
 def test_no_more_is_drafted_than_there_is_room_for() -> None:
     policy = auto()
     for room in (0, 1, 2, 5):

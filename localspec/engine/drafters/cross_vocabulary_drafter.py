@@ -66,7 +66,7 @@ class CrossVocabularyDrafter:
         self._cancel = Cancel()
         self._proposer: Proposer = argmax_proposer
         self._begun = False
-        self._excerpt = Excerpt()
+        self._excerpt = Excerpt(room=context.n_ctx)
         self._held = 0  # tokens that the last proposal went on from
         self._read = 0  # of the target's tokens, how many are in the cache as text, or left out
 
@@ -83,7 +83,7 @@ class CrossVocabularyDrafter:
         self._proposer = proposer
         self._begun = True
         if anew:
-            self._excerpt, self._read = Excerpt(), 0
+            self._excerpt, self._read = Excerpt(room=self.context.n_ctx), 0
             self.context.clear()
         left_out = self._excerpt.left_out
         same = common_prefix(self._spelling.tokens[: self._read - left_out], tokens[left_out:])
@@ -104,11 +104,14 @@ class CrossVocabularyDrafter:
 
         The draft is empty if the model has no tokens for the text, or no room for it.
         """
-        if self._excerpt.begins_anew(len(tokens), len(tokens) - self._read):
+        missing = len(tokens) - self._read
+        if self._excerpt.begins_anew(len(tokens), missing, whole=plan.whole):
             self._begun = True
         same = self._spell(tokens[self._excerpt.left_out :])
         ids, context = self._spelling.ids, self.context
         limit = min(plan.limit, context.n_ctx - len(ids) + 1)
+        if limit < 1:  # another spelling of the text may be longer than the text
+            self._excerpt.room = min(self._excerpt.room, len(tokens) - 1)
         if limit < 1 or not ids or not self._spelling.exact:
             return Proposal(self.name)
         context.rewind(same)
@@ -187,7 +190,6 @@ class CrossVocabularyDrafter:
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
         """Count what was accepted; rejected tokens go when the text is spelled next."""
-        self._excerpt.earn(accepted)
         self._read = min(len(tokens) - 1, self._held + accepted)
 
 

@@ -27,8 +27,8 @@ class ModelDrafter:
     since nothing had to be proposed after it.
 
     Where much is missing, above all after a long prompt, the model reads the first few tokens and
-    the last ones: to read all would take longer than a short answer gains. The cache holds them as
-    if nothing stood between. The model reads all once accepted tokens have saved that time.
+    the last ones: to read all may take longer than a short answer gains. The cache holds them as
+    if nothing stood between. The model reads all where the plan wants that.
 
     Attributes:
         excerpt: how much of a long text it reads.
@@ -55,7 +55,7 @@ class ModelDrafter:
         self.context = context
         self.name = name
         self._cancel = Cancel()
-        self.excerpt = Excerpt()
+        self.excerpt = Excerpt(room=context.n_ctx)
         self._held = 0  # tokens of the cache that the last proposal went on from
         self._n_vocab = min(n_vocab, context.model.n_vocab)
         self._proposer: Proposer = argmax_proposer
@@ -73,7 +73,7 @@ class ModelDrafter:
         self.context.watch(cancel)
         self._cancel = cancel
         if anew:
-            self.excerpt = Excerpt(self.excerpt.last)
+            self.excerpt.left_out = 0
             self.context.clear()
         # The last token is decoded anew if need be: proposing needs its logits.
         text, held = tokens[:-1], self.context.tokens
@@ -86,7 +86,7 @@ class ModelDrafter:
         """What the cache lacks of `tokens`, or would begin anew with."""
         ready = self._found(tokens)  # settles the cache
         state = self.excerpt.state(len(tokens), self._missing(tokens))
-        return DrafterState(0, state.left_out) if ready else state
+        return state._replace(pending_tokens=0) if ready else state
 
     def _missing(self, tokens: Sequence[int]) -> int:
         return len(tokens) - self.excerpt.left_out - len(self.context.tokens)
@@ -111,7 +111,8 @@ class ModelDrafter:
         """
         ready = self._found(tokens)
         guesses = self._ahead.take(tokens) if self._ahead is not None else ()
-        if self.excerpt.begins_anew(len(tokens), 1 if ready else self._missing(tokens)):
+        missing = 1 if ready else self._missing(tokens)
+        if self.excerpt.begins_anew(len(tokens), missing, whole=plan.whole):
             self.context.keep_prefix(tokens[:FIRST_TOKENS])
             ready = ()
         cached = len(self.context.tokens) - len(guesses) * bool(ready)
@@ -158,14 +159,13 @@ class ModelDrafter:
         n_vocab = self.context.model.n_vocab
         return tuple(takewhile(lambda token: token < n_vocab, path[: max(0, room)]))
 
-    def observe(self, tokens: Sequence[int], accepted: int) -> None:
+    def observe(self, tokens: Sequence[int], accepted: int) -> None:  # noqa: ARG002 - `tokens` tell
         """Take what was rejected out of the cache.
 
         The cache never holds the newest token. Of the tokens that lookup added to the draft, it
         holds accepted ones only if they stood in the path. A recurrent model goes back to where it
         began to draft, and reads the accepted tokens with the newest one.
         """
-        self.excerpt.earn(accepted)
         if self._ahead is not None and self._ahead.outcome(tokens):
             return  # the cache is in use
         held, begun = self.context.tokens[self._held :], self._held + self.excerpt.left_out

@@ -27,55 +27,52 @@ missing, it starts again from an excerpt."""
 # Tokens at the beginning of the text, which are always read: models rest spare attention there.
 FIRST_TOKENS = 4
 
-# Tokens that a draft may read for every accepted one. For a draft that costs a tenth of the target
-# and reads, in batches, twice as fast as it writes, this spends half of the time saved.
-_EARNED = 8
-
 
 @dataclass(slots=True)
 class Excerpt:
-    """How much of a long text a draft reads: its end at first, all of it once that pays.
+    """How much of a long text a draft reads: its end, or all of it where the plan wants that.
 
     Attributes:
         last: tokens at the end that are read at first.
         left_out: tokens after the first few that the draft's cache leaves out.
-        earned: tokens that it may read in addition, as accepted ones have saved that time.
+        room: tokens of the longest text that its cache can hold.
     """
 
     last: int = EXCERPT_TOKENS
     left_out: int = 0
-    earned: int = 0
+    room: int = 1 << 30
 
     def state(self, length: int, missing: int) -> DrafterState:
         """The state for a text of `length` tokens, of which the cache lacks `missing`."""
-        if self._reads_on(missing):
-            return DrafterState(missing, self.left_out)
+        whole = length - FIRST_TOKENS if self.left_out else missing
+        whole *= length <= self.room
+        if self._reads_on(length, missing):
+            return DrafterState(missing, self.left_out, whole)
         read = FIRST_TOKENS + self.last
-        return DrafterState(read, length - read)
+        return DrafterState(read, length - read, whole)
 
-    def _reads_on(self, missing: int) -> bool:
-        return missing <= max(GAP, FIRST_TOKENS + self.last)
+    def _reads_on(self, length: int, missing: int) -> bool:
+        near = missing <= max(GAP, FIRST_TOKENS + self.last)
+        return near and length - self.left_out <= self.room
 
-    def begins_anew(self, length: int, missing: int) -> bool:
-        """Choose what to read of a text of `length` tokens, of which the cache lacks `missing`.
+    def begins_anew(self, length: int, missing: int, *, whole: bool) -> bool:
+        """Choose what to read of a text.
+
+        Args:
+            length: tokens of the text.
+            missing: those of them that the cache lacks.
+            whole: whether nothing is to be left out, if there is room.
 
         Returns:
             Whether the cache begins anew after the first few tokens.
         """
-        reads_all = self.left_out > 0 and length <= self.earned
-        if reads_all:
-            self.left_out, missing = 0, length - FIRST_TOKENS
-        if self._reads_on(missing):
-            return reads_all
-        if missing <= self.earned:
-            self.earned -= missing
-            return reads_all
+        if whole and length <= self.room:
+            anew, self.left_out = self.left_out > 0, 0
+            return anew
+        if self._reads_on(length, missing):
+            return False
         self.left_out = length - FIRST_TOKENS - self.last
         return True
-
-    def earn(self, accepted: int) -> None:
-        """Count drafted tokens that were accepted."""
-        self.earned += _EARNED * accepted
 
 
 def read(context: Context, cancel: Cancel, tokens: Sequence[int], n_logits: int) -> Logits:

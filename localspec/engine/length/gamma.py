@@ -67,7 +67,7 @@ class FixedGamma:
         """The fixed length, within the room, for the first model or else for lookup."""
         length = max(0, min(self.gamma, situation.room))
         for name in situation.drafters:
-            return Plan(length, name, learns=self._learns)
+            return Plan(length, name, learns=self._learns, whole=True)
         return Plan(min(length, len(situation.copies)), LOOKUP, learns=self._learns)
 
     def observe(self, done: Round) -> None:
@@ -195,6 +195,7 @@ class AutoGamma:
         self._spare = float(not self._table.believed)
         self._credit = _CREDIT  # baseline rounds that useless drafts may still cost
         self._stake = 0.0  # tokens that copies may cost
+        self._saved = 0.0  # baseline rounds that models have saved in this generation
         # Shares of the last rounds: with any draft, and those that lookup proposed.
         self._drafting, self._copying = float(bool(self.costs.drafts)), 0.0
 
@@ -208,7 +209,7 @@ class AutoGamma:
         self._copies = Survival()  # each answer learns how long its copies last
         self._stake = min(_STAKE, max(0.0, self._stake)) / 2
         self._probes = self._wait = 0  # since a token was accepted; rounds until the next
-        self._generated = 0
+        self._generated, self._saved = 0, 0.0
 
     def forget(self) -> None:
         """Report nothing of the decisions so far; what was learnt stays."""
@@ -262,6 +263,9 @@ class AutoGamma:
         self.follow(done)
         if not done.tokens:
             return
+        if done.draft_passes:
+            spent = self._table.baseline_rounds(done, warmup_s=self.neighbours.warmup_s)
+            self._saved += done.emitted - spent
         if done.draft_prefill > _HORIZON:  # reading a prompt is not a cost of every round
             done = replace(done, draft_prefill=_USUAL_PENDING)
         rounds = self._table.baseline_rounds(done, warmup_s=self.neighbours.warmup_s)
@@ -409,8 +413,18 @@ class AutoGamma:
             rereads=self._table.rereads,
             copying=prices,
             reads=reads,
+            whole=self._reads_whole(name, situation),
         )
         return plan, prices.rate * cost
+
+    def _reads_whole(self, name: str, situation: Situation) -> bool:
+        """Whether a drafter may read what it would leave out: what that costs was saved before."""
+        drafter = situation.drafters[name]
+        if drafter.whole <= drafter.pending:
+            return False
+        curve = self._table.drafts[name].at(situation.context)
+        extra = curve.seconds(drafter.whole) - curve.seconds(drafter.pending)
+        return extra <= (self._credit + self._saved) * self._table.target.at(0).seconds(1)
 
     def _shared_catch_up(self, curve: Curve, pending: int, situation: Situation) -> float:
         """This round's share of the extra seconds for reading `pending` tokens.

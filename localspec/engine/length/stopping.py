@@ -22,6 +22,7 @@ class Askable(NamedTuple):
     Attributes:
         pending: tokens that its first pass reads; 0 if that pass is already done.
         left_out: tokens of the sequence that it leaves unread.
+        whole: tokens that its first pass reads if it leaves out none; 0 if it cannot choose.
         reads_paths: whether it can read lookup's tokens in one pass.
         block: the most tokens that it guesses in one pass; 0 if each token takes one. Such a pass
             covers the tokens that the drafter has to read and those that it guesses.
@@ -29,6 +30,7 @@ class Askable(NamedTuple):
 
     pending: int = 1
     left_out: int = 0
+    whole: int = 0
     reads_paths: bool = False
     block: int = 0
 
@@ -62,12 +64,14 @@ class Plan:
         learns: whether the round should report confidences and acceptance probabilities; for a
             fixed length, so that a replay can try other policies.
         reads: lookup's tokens that the drafter should read together with its pending tokens.
+        whole: whether the drafter should read all that it lacks of a long text, not just its end.
     """
 
     limit: int
     drafter: str = ""
     learns: bool = False
     reads: int = 0
+    whole: bool = False
 
     @property
     def aim(self) -> int:
@@ -128,6 +132,7 @@ class StoppingPlan(Plan):
         rereads: float = 0.0,
         copying: Copying | None = None,
         reads: int = 0,
+        whole: bool = False,
     ) -> None:
         """Plan one round.
 
@@ -140,8 +145,9 @@ class StoppingPlan(Plan):
             rereads: r, how often a rejection makes the target decode the accepted tokens again.
             copying: the prices of tokens copied after the draft; None if there may be none.
             reads: how many of lookup's tokens the drafter reads first.
+            whole: whether the drafter reads all that it lacks of a long text.
         """
-        super().__init__(len(times) - 2, drafter, learns=True, reads=reads)
+        super().__init__(len(times) - 2, drafter, learns=True, reads=reads, whole=whole)
         self.step = step
         self._calibration = calibration
         self._times = times

@@ -360,7 +360,7 @@ class Engine:
 def _askable(drafter: Drafter, tokens: Sequence[int]) -> Askable:
     """What a plan has to know of this drafter."""
     state, able = drafter.state(tokens), drafter.capabilities
-    return Askable(state.pending_tokens, state.left_out, able.reads_paths, able.block)
+    return Askable(*state, able.reads_paths, able.block)
 
 
 def _nothing(finish: FinishReason) -> Round:
