@@ -119,16 +119,23 @@ def answer(session: Session, run: BenchRun) -> Answer:
         text = [replace(place, copies=NOTHING) for place in text]
     if session.pair.draft is None:
         return text
-    looks = list(looked(session, ids, run))
-    return [replace(place, looks={DRAFT: look}) for place, look in zip(text, looks, strict=True)]
+    both = (looked(session, ids, run, whole=whole) for whole in (True, False))
+    first, *others = (
+        replace(place, looks={DRAFT: look}, ends={DRAFT: end})
+        for place, look, end in zip(text, *both, strict=True)
+    )
+    return [replace(first, prompt=len(ids)), *others]
 
 
-def looked(session: Session, ids: list[int], run: BenchRun) -> Iterator[Look]:
-    """What the draft model says at every place; the first is not drafted."""
+def looked(session: Session, ids: list[int], run: BenchRun, *, whole: bool) -> Iterator[Look]:
+    """What the draft model says at every place, having read the `whole` prompt or its end.
+
+    The first place is not drafted.
+    """
     draft = session.pair.draft
     assert draft is not None
     drafter = drafter_for(session.pair.target.model, draft)
-    sure, right = said(drafter, ids, run.tokens, argmax_proposer)
+    sure, right = said(drafter, ids, run.tokens, argmax_proposer, whole=whole)
     yield Look(0.0, 0.0, right=False)
     for confidence, came in zip(sure, right, strict=True):
         yield Look(confidence / 100, float(came == "1"), came == "1")
