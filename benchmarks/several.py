@@ -189,10 +189,11 @@ def rounds(
         room, length = len(answer) - at - 1, before + at
         copies = answer[at].copies.confidences[:room]
         drafters = {name: Askable(*cache.state(length)) for name, cache in caches.items()}
-        plan = policy.plan(Situation(room, 0, room + 1, drafters, copies)) if at else BASELINE
+        plan = policy.plan(Situation(room, length, room + 1, drafters, copies)) if at else BASELINE
         cache = caches.get(plan.drafter) if plan.limit else None
         pending = cache.reads(length, whole=plan.whole) if cache else 0
         done = _round(plan, answer[at : at + MOST], target, cache, pending)
+        done = replace(done, context=length)
         policy.observe(done if clock is None else clock.shown(done))
         if cache and done.draft_passes:
             stay = min(done.accepted, done.drafted - done.copied)
@@ -256,6 +257,7 @@ def _round(plan: Plan, ahead: Answer, target: Curve, cache: _Cache | None, pendi
         verify_s=verify_s,
         total_s=draft_s + verify_s,
         draft_prefill=pending,
+        left_out=cache.excerpt.left_out if cache else 0,
         draft_passes=passes,
         drafter=plan.drafter if passes or copied else "",
         copied=copied,

@@ -16,6 +16,7 @@ from statistics import geometric_mean
 import pytest
 
 from benchmarks import real_curves, real_informed, real_lookup
+from benchmarks.real_curves import READS
 from benchmarks.real_informed import Spoken, Told
 from benchmarks.real_lookup import CURVES, EndsKnown
 from benchmarks.real_prompts import COPYING, KINDS
@@ -155,6 +156,8 @@ def test_a_draft_of_half_a_billion_parameters_pays(curve: str) -> None:
     alone = real_curves.rates(texts, Prices.of(CURVES[curve], {}), auto)
     assert min(drafted.values()) >= 1.2
     assert geometric_mean(drafted[kind] / alone[kind] for kind in texts) >= 1.2
+    ends = real_curves.rates(texts, Prices.of(CURVES[curve], {DRAFT: 0.1}), READS["end"])
+    assert drafted["convert"] >= 1.3 * ends["convert"]  # all of the prompt is worth reading
 
 
 @pytest.mark.parametrize("curve", [name for name in CURVES if name.startswith("EPYC")])

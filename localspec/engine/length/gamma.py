@@ -264,8 +264,9 @@ class AutoGamma:
         if not done.tokens:
             return
         if done.draft_passes:
-            spent = self._table.baseline_rounds(done, warmup_s=self.neighbours.warmup_s)
-            self._saved += done.emitted - spent
+            own = done.drafted - done.copied  # what copies saved was not the model's doing
+            spent = self._table.baseline_rounds(replace(done, drafted=own))
+            self._saved += 1 + min(own, done.accepted) - spent
         if done.draft_prefill > _HORIZON:  # reading a prompt is not a cost of every round
             done = replace(done, draft_prefill=_USUAL_PENDING)
         rounds = self._table.baseline_rounds(done, warmup_s=self.neighbours.warmup_s)
