@@ -351,9 +351,11 @@ def test_of_a_text_that_its_context_cannot_hold_a_draft_reads_the_end(
     with Context(strange, ContextOptions(n_ctx=256, threads=1)) as narrow:
         of = Engine(target, CrossVocabularyDrafter(narrow, VocabularyMap(target.model, strange)))
         text = "The little boat went out to sea, and the wind was kind to it. " * 6
-        rounds = run(of, text, FixedGamma(3), temperature=0.0, accept=Accept.MATCH, n=20)
-    assert len(tokens(rounds)) == 20
-    assert {done.left_out > 0 for done in rounds if done.drafted} == {True}
+        rounds = run(of, text, FixedGamma(3), temperature=0.0, accept=Accept.MATCH, n=120)
+    assert len(tokens(rounds)) == 120
+    drafted = [done for done in rounds if done.drafted]
+    assert {done.left_out > 0 for done in drafted} == {True}
+    assert len(drafted) > 0.8 * len(rounds)
 
 
 def test_a_full_context_of_the_draft_drafts_nothing(

@@ -203,8 +203,6 @@ def test_a_draft_is_the_same_whatever_path_it_reads(
 # ---------------------------------------------------------------- a long prompt
 
 USUAL = {1: 1.0, 2: 1.2, 3: 1.3, 4: 1.5, 5: 1.6, 8: 2.0, 16: 3.2, 32: 5.0, 64: 9.0}
-
-
 LONG = 60 * "The little boat went out to sea, and the wind was kind to it all day long. "
 
 
@@ -278,13 +276,15 @@ def test_a_draft_reads_on_over_what_a_copy_leaves_behind(
 
 
 def test_a_draft_reads_the_end_of_a_text_that_its_cache_cannot_hold() -> None:
-    excerpt = Excerpt(room=100)
-    assert excerpt.state(100, 1) == (1, 0, 1)
-    assert excerpt.state(101, 1) == (4 + EXCERPT_TOKENS, 101 - 4 - EXCERPT_TOKENS, 0)
-    assert excerpt.begins_anew(101, 1, whole=True)
-    assert excerpt.left_out == 101 - 4 - EXCERPT_TOKENS
-    assert excerpt.state(102, 1) == (1, excerpt.left_out, 0)
-    assert not excerpt.begins_anew(102, 1, whole=True)  # it goes on
+    """All only where there is room for what follows."""
+    excerpt, left_out = Excerpt(room=200), 201 - 4 - EXCERPT_TOKENS
+    assert excerpt.state(200 - GAP, 1) == (1, 0, 1)
+    assert excerpt.state(200, 1) == (1, 0, 0)
+    assert excerpt.state(201, 1) == (4 + EXCERPT_TOKENS, left_out, 0)
+    assert excerpt.begins_anew(201, 1, whole=True)
+    assert excerpt.left_out == left_out
+    assert excerpt.state(202, 1) == (1, left_out, 0)
+    assert not excerpt.begins_anew(202, 1, whole=True)  # it goes on
 
 
 def test_a_round_says_how_much_of_a_long_text_its_drafter_did_not_read(

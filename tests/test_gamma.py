@@ -464,7 +464,7 @@ def test_a_long_prompt_is_not_read_for_a_short_answer() -> None:
 
 
 def test_a_draft_reads_the_whole_text_for_two_rounds_or_for_what_it_has_saved() -> None:
-    """Each answer earns it anew, and pays for what was read."""
+    """What was read is paid for, and an answer leaves two rounds at most to the next."""
     policy = auto(step=0.1)  # 1/70 of a round for each token that it reads
 
     def reads(whole: int) -> bool:
@@ -485,6 +485,26 @@ def test_a_draft_reads_the_whole_text_for_two_rounds_or_for_what_it_has_saved() 
     assert reads(500)
     policy.begin(follow_clock=True)
     assert not reads(500)
+    assert reads(150)
+    drafters = {DRAFT: Askable(36, 114, 150)}
+    assert not policy.plan(Situation(room=4, context=150, remaining=4, drafters=drafters)).whole
+
+
+def test_the_account_of_copies_counts_what_was_seen_and_not_submitted() -> None:
+    """What exceeds four tokens goes with a wrong one, up to what was earned by copies."""
+    policy = auto({1: 1.0, 2: 2.2, 8: 9.0, 9: 8.0, 16: 9.0})  # nothing below 9 tokens pays
+
+    def held(stake: float, *chances: float) -> float:
+        policy._stake = stake
+        policy.observe(replace(round_of(0, 0), copy_confidences=chances, copy_chances=chances))
+        return policy._stake
+
+    assert held(3.9, 1.0) == pytest.approx(4.1)
+    assert held(7.0, 1.0) == pytest.approx(7.0)  # T(9) - T(1)
+    assert held(6.9, 1.0, 1.0, 1.0, 0.0) == pytest.approx(4.0)
+    assert held(7.0, 1.0, 1.0, 1.0, 0.0) == pytest.approx(4.0)
+    assert held(9.0, 0.0) == 9.0  # copies brought it
+    assert held(3.0, 0.0) == 3.0
 
 
 def test_no_more_is_drafted_than_there_is_room_for() -> None:

@@ -157,7 +157,7 @@ def test_a_draft_of_half_a_billion_parameters_pays(curve: str) -> None:
     assert min(drafted.values()) >= 1.2
     assert geometric_mean(drafted[kind] / alone[kind] for kind in texts) >= 1.2
     ends = real_curves.rates(texts, Prices.of(CURVES[curve], {DRAFT: 0.1}), READS["end"])
-    assert drafted["convert"] >= 1.3 * ends["convert"]  # all of the prompt is worth reading
+    assert drafted["convert"] >= 1.2 * ends["convert"]  # all of the prompt is worth reading
 
 
 @pytest.mark.parametrize("curve", [name for name in CURVES if name.startswith("EPYC")])

@@ -266,3 +266,16 @@ def test_a_lookup_that_is_sure_and_always_wrong_costs_next_to_nothing(
         assert alone / taken >= 0.98, acceptance
         assert baseline / taken >= (0.98 if acceptance >= 0.6 else 0.97), acceptance
         assert min(baseline, alone) / seconds(Believing(1), answers, prices) < 0.9
+
+
+@pytest.mark.parametrize("prompt", [100, 150, 250, 400])
+def test_a_useless_draft_costs_short_answers_to_long_prompts_little(prompt: int) -> None:
+    """Thirty answers of 20 tokens: whichever part of the prompts it reads."""
+    prices = Prices({1: 1.0, 17: 1.2}, {DRAFT: {1: 0.05, 64: 0.5}})
+    wrong = Place({DRAFT: Look(0.5, 0.0, right=False)})
+    answer, policy = [replace(wrong, prompt=prompt), *[wrong] * 19], auto(prices)
+    spent = 0.0
+    for _ in range(30):
+        policy.begin(follow_clock=True)
+        spent += sum(done.total_s for done in several.rounds(policy, answer, prices))
+    assert 600 / spent >= 0.975

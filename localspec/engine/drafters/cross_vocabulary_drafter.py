@@ -51,7 +51,7 @@ class CrossVocabularyDrafter:
     It reads the text in its own tokens. Where the rule asks for the best guess, it writes text with
     its whole vocabulary, and the target's tokenizer cuts that text (SLEM). Where its distribution
     counts, it chooses among the tokens that both vocabularies have (TLI, 2502.05202). Of a long
-    text it reads only the end at first, as `ModelDrafter` does.
+    text it reads the end or all, as the plan wants.
     """
 
     capabilities = Capabilities(own_vocabulary=True)
@@ -83,8 +83,9 @@ class CrossVocabularyDrafter:
         self._proposer = proposer
         self._begun = True
         if anew:
-            self._excerpt, self._read = Excerpt(room=self.context.n_ctx), 0
+            self._excerpt.left_out = self._read = 0
             self.context.clear()
+        self._excerpt.room = self.context.n_ctx
         left_out = self._excerpt.left_out
         same = common_prefix(self._spelling.tokens[: self._read - left_out], tokens[left_out:])
         self._excerpt.left_out = left_out if same else 0
@@ -111,7 +112,7 @@ class CrossVocabularyDrafter:
         ids, context = self._spelling.ids, self.context
         limit = min(plan.limit, context.n_ctx - len(ids) + 1)
         if limit < 1:  # another spelling of the text may be longer than the text
-            self._excerpt.room = min(self._excerpt.room, len(tokens) - 1)
+            self._excerpt.room = len(tokens) - self._excerpt.left_out - 1
         if limit < 1 or not ids or not self._spelling.exact:
             return Proposal(self.name)
         context.rewind(same)
@@ -189,7 +190,7 @@ class CrossVocabularyDrafter:
         )
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
-        """Count what was accepted; rejected tokens go when the text is spelled next."""
+        """Note what was accepted; rejected tokens go when the text is spelled next."""
         self._read = min(len(tokens) - 1, self._held + accepted)
 
 

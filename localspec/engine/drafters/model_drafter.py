@@ -159,7 +159,7 @@ class ModelDrafter:
         n_vocab = self.context.model.n_vocab
         return tuple(takewhile(lambda token: token < n_vocab, path[: max(0, room)]))
 
-    def observe(self, tokens: Sequence[int], accepted: int) -> None:  # noqa: ARG002 - `tokens` tell
+    def observe(self, tokens: Sequence[int], accepted: int) -> None:  # noqa: ARG002 - the text tells
         """Take what was rejected out of the cache.
 
         The cache never holds the newest token. Of the tokens that lookup added to the draft, it

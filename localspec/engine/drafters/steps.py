@@ -16,9 +16,8 @@ from localspec.errors import SamplingError
 from localspec.limits import MAX_GAMMA
 
 EXCERPT_TOKENS = 32
-"""Tokens at the end of a long text that a drafter reads at first. More hardly improve the toy's
-draft and head (docs/measurements/README.md), and if another drafter writes the answer, this is the
-only cost."""
+"""Tokens at the end of a long text that a drafter reads where it does not read all. To a real draft
+all are worth much more (docs/measurements/lookup.md), but may cost more than an answer gains."""
 
 GAP = MAX_GAMMA + 1
 """A drafter catches up on this many missing tokens, about the length of a copied draft. If more are
@@ -33,7 +32,7 @@ class Excerpt:
     """How much of a long text a draft reads: its end, or all of it where the plan wants that.
 
     Attributes:
-        last: tokens at the end that are read at first.
+        last: tokens at the end that are read where the plan wants no more.
         left_out: tokens after the first few that the draft's cache leaves out.
         room: tokens of the longest text that its cache can hold.
     """
@@ -45,11 +44,15 @@ class Excerpt:
     def state(self, length: int, missing: int) -> DrafterState:
         """The state for a text of `length` tokens, of which the cache lacks `missing`."""
         whole = length - FIRST_TOKENS if self.left_out else missing
-        whole *= length <= self.room
+        whole *= self._holds(length)
         if self._reads_on(length, missing):
             return DrafterState(missing, self.left_out, whole)
         read = FIRST_TOKENS + self.last
         return DrafterState(read, length - read, whole)
+
+    def _holds(self, length: int) -> bool:
+        """Whether the cache can hold all of a text, and of what follows as much as `GAP`."""
+        return length + GAP <= self.room
 
     def _reads_on(self, length: int, missing: int) -> bool:
         near = missing <= max(GAP, FIRST_TOKENS + self.last)
@@ -66,7 +69,7 @@ class Excerpt:
         Returns:
             Whether the cache begins anew after the first few tokens.
         """
-        if whole and length <= self.room:
+        if whole and self._holds(length):
             anew, self.left_out = self.left_out > 0, 0
             return anew
         if self._reads_on(length, missing):

@@ -101,8 +101,9 @@ _CREDIT = 2.0  # at the start, and at most
 # An account of tokens bounds what copies may cost. What submitted copies gained fills it. A copied
 # token that was right but not submitted, or that a model drafted as well, adds `_SEEN_RIGHT`, up to
 # `_STAKE`, and after copies that lost it holds no more than that. Where the shortest copy that pays
-# costs more (eight tokens of a Q5_K_M on an EPYC, whose passes of 2 to 10 never pay), it may hold
-# that much, but of what exceeds `_STAKE` a wrong token takes all. So a text that stops repeating
+# costs more (eight tokens of a Q5_K_M on an EPYC, whose passes of 2 to 10 never pay), that is the
+# limit, but a wrong token that was not submitted takes what exceeds `_STAKE`, in proportion to its
+# chance. So a text that stops repeating
 # costs little, and a lookup that is always wrong costs nothing. Without the account the slowest of
 # 82 recorded answers had 0.82 of the baseline's speed; with eight tokens at most at any time copies
 # were too short where long passes are dear. Half of up to `_STAKE` is left to the next generation:
@@ -195,7 +196,7 @@ class AutoGamma:
         self._spare = float(not self._table.believed)
         self._credit = _CREDIT  # baseline rounds that useless drafts may still cost
         self._stake = 0.0  # tokens that copies may cost
-        self._saved = 0.0  # baseline rounds that models have saved in this generation
+        self._saved = _CREDIT  # baseline rounds that models may spend on the rest of a text
         # Shares of the last rounds: with any draft, and those that lookup proposed.
         self._drafting, self._copying = float(bool(self.costs.drafts)), 0.0
 
@@ -209,7 +210,8 @@ class AutoGamma:
         self._copies = Survival()  # each answer learns how long its copies last
         self._stake = min(_STAKE, max(0.0, self._stake)) / 2
         self._probes = self._wait = 0  # since a token was accepted; rounds until the next
-        self._generated, self._saved = 0, 0.0
+        self._saved = min(_CREDIT, max(0.0, self._saved) + _INTEREST * self._generated)
+        self._generated = 0
 
     def forget(self) -> None:
         """Report nothing of the decisions so far; what was learnt stays."""
@@ -263,9 +265,10 @@ class AutoGamma:
         self.follow(done)
         if not done.tokens:
             return
-        if done.draft_passes:
+        if done.draft_passes or done.kept:
             own = done.drafted - done.copied  # what copies saved was not the model's doing
-            spent = self._table.baseline_rounds(replace(done, drafted=own))
+            alone, warmup_s = replace(done, drafted=own), self.neighbours.warmup_s
+            spent = self._table.baseline_rounds(alone, warmup_s=warmup_s)
             self._saved += 1 + min(own, done.accepted) - spent
         if done.draft_prefill > _HORIZON:  # reading a prompt is not a cost of every round
             done = replace(done, draft_prefill=_USUAL_PENDING)
@@ -312,8 +315,9 @@ class AutoGamma:
         if not done.copied:
             right = sum(done.copy_chances)
             seen, wrong = self._stake + _SEEN_RIGHT * right, len(done.copy_chances) - right
-            if seen > most:
-                return max(self._stake, most)
+            if self._stake > most:
+                return self._stake
+            seen = min(most, seen)
             return seen - min(1.0, wrong) * max(0.0, seen - _STAKE)
         own, tokens = done.drafted - done.copied, 1 + done.accepted
         if own:  # the copies of a longer draft
@@ -419,13 +423,17 @@ class AutoGamma:
         return plan, prices.rate * cost
 
     def _reads_whole(self, name: str, situation: Situation) -> bool:
-        """Whether a drafter may read what it would leave out: what that costs was saved before."""
+        """Whether a drafter reads what it would leave out: drafts have saved what that costs.
+
+        It must also cost no more than the rounds that are expected to follow.
+        """
         drafter = situation.drafters[name]
         if drafter.whole <= drafter.pending:
             return False
         curve = self._table.drafts[name].at(situation.context)
         extra = curve.seconds(drafter.whole) - curve.seconds(drafter.pending)
-        return extra <= (self._credit + self._saved) * self._table.target.at(0).seconds(1)
+        most = min(self._saved, situation.remaining / _TOKENS_A_ROUND)
+        return extra <= most * self._table.target.at(situation.context).seconds(1)
 
     def _shared_catch_up(self, curve: Curve, pending: int, situation: Situation) -> float:
         """This round's share of the extra seconds for reading `pending` tokens.
