@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -26,9 +25,9 @@ from statistics import geometric_mean
 from typing import Final
 
 from benchmarks.quick_advice import silent
-from benchmarks.real_draft import drafter_for, said
+from benchmarks.real_draft import drafter_for, looked, said, with_looks
 from benchmarks.real_lookup import places
-from benchmarks.several import NOTHING, Answer, Look, Prices, speed
+from benchmarks.several import NOTHING, Answer, Prices, speed
 from localspec.bench import prompt_sets
 from localspec.bench.benchmark import bench
 from localspec.bench.prompt_sets import BenchRequest
@@ -119,26 +118,9 @@ def answer(session: Session, run: BenchRun) -> Answer:
         text = [replace(place, copies=NOTHING) for place in text]
     if session.pair.draft is None:
         return text
-    both = (looked(session, ids, run, whole=whole) for whole in (True, False))
-    first, *others = (
-        replace(place, looks={DRAFT: look}, ends={DRAFT: end})
-        for place, look, end in zip(text, *both, strict=True)
-    )
-    return [replace(first, prompt=len(ids)), *others]
-
-
-def looked(session: Session, ids: list[int], run: BenchRun, *, whole: bool) -> Iterator[Look]:
-    """What the draft model says at every place, having read the `whole` prompt or its end.
-
-    The first place is not drafted.
-    """
-    draft = session.pair.draft
-    assert draft is not None
-    drafter = drafter_for(session.pair.target.model, draft)
-    sure, right = said(drafter, ids, run.tokens, argmax_proposer, whole=whole)
-    yield Look(0.0, 0.0, right=False)
-    for confidence, came in zip(sure, right, strict=True):
-        yield Look(confidence / 100, float(came == "1"), came == "1")
+    drafter = drafter_for(session.pair.target.model, session.pair.draft)
+    both = (said(drafter, ids, run.tokens, argmax_proposer, whole=whole) for whole in (True, False))
+    return with_looks(text, len(ids), *(looked(*its) for its in both))
 
 
 def table(done: dict[str, Found]) -> str:

@@ -23,11 +23,10 @@ import argparse
 import random
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import geometric_mean
 
-from benchmarks.real_draft import looks
+from benchmarks.real_draft import looks, with_looks
 from benchmarks.real_lookup import CURVES, answers
 from benchmarks.real_prompts import KINDS
 from benchmarks.real_record import lines
@@ -75,14 +74,8 @@ def with_draft(draft: str = "0.5b") -> dict[str, list[Answer]]:
     both = [looks(DATA / name) for name in (said, said.replace(".jsonl", ".end.jsonl"))]
     turns = [turn for line in lines(recorded) for turn in line["turns"]]
     for turn, (kind, text), *its in zip(turns, answers(recorded), *both, strict=True):
-        if len(text) > 1:  # the first place of an answer is not drafted
-            first = replace(text[0], looks={DRAFT: its[0][0]}, prompt=len(turn["prompt"]))
-            places = zip(text[1:], *its, strict=True)
-            looked = [
-                replace(place, looks={DRAFT: look}, ends={DRAFT: end})
-                for place, look, end in places
-            ]
-            found[kind].append([first, *looked])
+        if len(text) > 1:
+            found[kind].append(with_looks(text, len(turn["prompt"]), *its))
     return found
 
 

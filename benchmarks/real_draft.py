@@ -21,10 +21,12 @@ import argparse
 import gzip
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.real_record import lines
-from benchmarks.several import Look
+from benchmarks.several import Answer, Look
+from localspec.drafter_names import DRAFT
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.cross_vocabulary import VocabularyMap
 from localspec.engine.drafters.cross_vocabulary_drafter import CrossVocabularyDrafter
@@ -111,11 +113,29 @@ def looks(path: Path) -> Iterator[list[Look]]:
     """What a recorded draft said along every turn, from the second token of its answer on."""
     with gzip.open(path, "rt", encoding="utf-8") as file:
         for line in file:
-            for confidences, right in json.loads(line):
-                yield [
-                    Look(sure / 100, float(came == "1"), came == "1")
-                    for sure, came in zip(confidences, right, strict=True)
-                ]
+            yield from (looked(*turn) for turn in json.loads(line))
+
+
+def looked(confidences: Sequence[int], right: str) -> list[Look]:
+    """What `said` found along an answer, from its second token on."""
+    return [
+        Look(sure / 100, float(came == "1"), came == "1")
+        for sure, came in zip(confidences, right, strict=True)
+    ]
+
+
+def with_looks(text: Answer, prompt: int, whole: Sequence[Look], end: Sequence[Look]) -> Answer:
+    """An answer of two tokens and more, with what a draft said along it.
+
+    Args:
+        text: its places; the first is not drafted.
+        prompt: tokens before it.
+        whole: from its second token on, knowing all of the prompt.
+        end: the same, knowing its end alone.
+    """
+    first = replace(text[0], looks={DRAFT: whole[0]}, prompt=prompt)
+    places = zip(text[1:], whole, end, strict=True)
+    return [first, *(replace(at, looks={DRAFT: a}, ends={DRAFT: b}) for at, a, b in places)]
 
 
 if __name__ == "__main__":

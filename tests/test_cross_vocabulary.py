@@ -343,16 +343,24 @@ def test_of_a_long_text_the_end_is_read_or_all(
     assert max(done.draft_prefill for done in rounds) > 140
 
 
+def of_a_narrow_draft(
+    contexts: dict[str, Context], strange: Model, n_ctx: int, text: str, n: int
+) -> list[Round]:
+    """The rounds of an answer of `n` tokens; the draft needs more tokens for the same text."""
+    target = contexts["target"]
+    with Context(strange, ContextOptions(n_ctx=n_ctx, threads=1)) as narrow:
+        of = Engine(target, CrossVocabularyDrafter(narrow, VocabularyMap(target.model, strange)))
+        rounds = run(of, text, FixedGamma(3), temperature=0.0, accept=Accept.MATCH, n=n)
+    assert len(tokens(rounds)) == n
+    return rounds
+
+
 def test_of_a_text_that_its_context_cannot_hold_a_draft_reads_the_end(
     contexts: dict[str, Context], strange: Model
 ) -> None:
     """Only once the text is spelled with its own tokens is their number known."""
-    target = contexts["target"]
-    with Context(strange, ContextOptions(n_ctx=256, threads=1)) as narrow:
-        of = Engine(target, CrossVocabularyDrafter(narrow, VocabularyMap(target.model, strange)))
-        text = "The little boat went out to sea, and the wind was kind to it. " * 6
-        rounds = run(of, text, FixedGamma(3), temperature=0.0, accept=Accept.MATCH, n=120)
-    assert len(tokens(rounds)) == 120
+    text = "The little boat went out to sea, and the wind was kind to it. " * 6
+    rounds = of_a_narrow_draft(contexts, strange, 256, text, 120)
     drafted = [done for done in rounds if done.drafted]
     assert {done.left_out > 0 for done in drafted} == {True}
     assert len(drafted) > 0.8 * len(rounds)
@@ -361,12 +369,5 @@ def test_of_a_text_that_its_context_cannot_hold_a_draft_reads_the_end(
 def test_a_full_context_of_the_draft_drafts_nothing(
     contexts: dict[str, Context], strange: Model
 ) -> None:
-    """The draft needs more tokens than the target for the same text."""
-    target = contexts["target"]
-    with Context(strange, ContextOptions(n_ctx=64, threads=1)) as narrow:
-        of = Engine(target, CrossVocabularyDrafter(narrow, VocabularyMap(target.model, strange)))
-        rounds = run(
-            of, "Tell me a story.", FixedGamma(3), temperature=0.0, accept=Accept.MATCH, n=30
-        )
-    assert len(tokens(rounds)) == 30
+    rounds = of_a_narrow_draft(contexts, strange, 64, "Tell me a story.", 30)
     assert not rounds[-1].drafted
