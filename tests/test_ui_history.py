@@ -442,6 +442,39 @@ async def test_what_was_typed_comes_back_after_an_edit() -> None:
         assert chat.app.prompt.text == "half a thought"
 
 
+async def test_an_edited_message_does_not_follow_to_another_conversation(archive: Path) -> None:
+    async with chatting(archive=archive, answers=["A1.", "B1."]) as chat:
+        await chat.ask("first")
+        conversation = chat.app.library.record.header.id
+        chat.app.prompt.insert("half a thought")
+        await chat.press("f8", "!")
+        chat.app.library.begin_new()
+        assert (chat.app.prompt.text, chat.app.turns.editing) == ("half a thought", None)
+        await chat.until(lambda: "A1." not in chat.transcript() and chat.ready())
+        await chat.press("enter")
+        await chat.until(lambda: "B1." in chat.transcript() and chat.ready())
+        await chat.press("f8")
+        assert chat.app.prompt.text == "half a thought"
+        chat.app.library.open(conversation)
+        await chat.until(lambda: "A1." in chat.transcript() and chat.ready())
+        # What was typed at its end, before anything was edited, waits there.
+        await chat.until(lambda: chat.app.prompt.text == "half a thought", "the draft")
+        assert chat.app.turns.editing is None
+
+
+async def test_the_command_that_leaves_a_conversation_is_no_draft_of_it(archive: Path) -> None:
+    async with chatting(archive=archive, answers=["A1.", "B1."]) as chat:
+        await chat.ask("first")
+        conversation = chat.app.library.record.header.id
+        await chat.send("/clear")
+        await chat.until(lambda: "A1." not in chat.transcript() and chat.ready())
+        await chat.ask("second")
+        chat.app.library.open(conversation)
+        await chat.until(lambda: chat.app.library.restored and chat.ready())
+        assert "A1." in chat.transcript()
+        assert not chat.app.prompt.text
+
+
 @pytest.mark.slow
 async def test_an_edit_that_fails_leaves_everything_as_it_was() -> None:
     async with chatting(answers=["A1.", "A2.", EngineError("it broke")]) as chat:

@@ -95,8 +95,10 @@ class ConversationLibrary:
     def _leave(self) -> None:
         """Store the input as it is now, before another conversation comes to the screen.
 
-        The input's latest change may be told only afterwards, as one of the other conversation.
+        An edited question is none of the other conversation: the input is what it was before. The
+        input's latest change may be told only afterwards, as one of the other conversation.
         """
+        self.turns.leave_edit()
         self.draft(self.turns.prompt.text)
         if self._knows_drafts:
             self._save_draft()
@@ -175,8 +177,9 @@ class ConversationLibrary:
 
     def begin_new(self) -> None:
         """Begin a new conversation."""
-        self._leave()
-        self.turns.clear()
+        if self.turns.free():
+            self._leave()
+            self.turns.clear()
 
     def ask(
         self, job: Callable[[Store], Result], *, changes: bool = False
@@ -276,7 +279,6 @@ class ConversationLibrary:
         """
         if self.turns.phase is EnginePhase.UNUSABLE:
             self._leave()
-            self.turns.edit(None)  # its question is none of the other conversation
             self.record.open(stored)
             self.turns.show_conversation()
             return True
