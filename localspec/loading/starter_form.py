@@ -2,8 +2,8 @@
 
 On many processors llama.cpp's Q4_1 kernels are slow, most of all for the few tokens of a
 verification; on others they may be faster. So the file is converted once and both are timed in
-turns. The copy is used unless it is slower without drafting: compared with a slow baseline any
-draft would look good. It also wins where both are about as fast, as it has the head and checks
+turns. The copy is used unless it is clearly slower without drafting: compared with a slow baseline
+any draft would look good. Where both are about as fast it wins, as it has the head and checks
 drafts at less cost.
 """
 
@@ -15,7 +15,6 @@ import shutil
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from statistics import median
 from typing import Final
 
 import psutil
@@ -38,6 +37,7 @@ from localspec.pairs.disk.starter import StarterForm
 from localspec.safe_text import reason
 
 _TURNS: Final = 5  # of each form, so that disturbances hit both
+_AS_FAST: Final = 1.05  # least times that differ by less are about the same
 _DECODES: Final = (1,) * 8
 _TURN_S: Final = 0.2  # after which a slow machine skips decodes
 _N_CTX: Final = 256
@@ -51,7 +51,7 @@ def is_settled() -> bool:
 
 
 def settle(source: Path) -> str:
-    """Choose the starter's faster form and say what was done.
+    """Choose the form in which the starter answers, and say what was done.
 
     While other programs run nothing can be timed; the copy is then used until the next start.
 
@@ -67,14 +67,14 @@ def settle(source: Path) -> str:
         if too_busy(default_threads()):
             starter.remember(StarterForm("", "", copy_bytes))
             return f"starter converted to Q8_0 ({_taking(copy_bytes)})" if made else ""
-        its, copys = turns(source, starter.converted())
-        if min(copys) > median(its):
+        baseline = times(source, starter.converted())
+        if baseline[1] > _AS_FAST * baseline[0]:
             starter.converted().unlink()
             copy_bytes = 0
         starter.remember(StarterForm(machine(), build(), copy_bytes))
     except (OSError, LocalspecError) as error:
         return f"starter stays in Q4_1, as it came: converting it failed ({reason(error)})"
-    before, after = (f"{1 / min(each):.0f}" for each in (its, copys))
+    before, after = (f"{1 / seconds:.0f}" for seconds in baseline)
     if not copy_bytes:
         return f"starter stays in Q4_1, as it came: {before} tokens/s, {after} in Q8_0"
     told = f"{after} tokens/s, {before} as it came ({_taking(copy_bytes)})"
@@ -112,15 +112,15 @@ def _sweep(folder: Path) -> None:
             shutil.rmtree(left, ignore_errors=True)
 
 
-def turns(*files: Path) -> list[tuple[float, ...]]:
-    """The seconds per token of each model without drafting, in each of its turns."""
+def times(*files: Path) -> tuple[float, ...]:
+    """The least seconds per token of each model without drafting, timed in turns."""
     with ExitStack() as stack:
         models = [stack.enter_context(Model.load(file)) for file in files]
         contexts = [
             stack.enter_context(Context(model, ContextOptions(n_ctx=_N_CTX))) for model in models
         ]
-        found = [
+        turns = [
             [measure(each, _DECODES, budget=_TURN_S).points[1] for each in contexts]
             for _ in range(_TURNS)
         ]
-    return list(zip(*found, strict=True))
+    return tuple(map(min, zip(*turns, strict=True)))

