@@ -66,10 +66,10 @@ def by_kind(paths: Sequence[Path]) -> dict[str, list[Answer]]:
     return found
 
 
-def with_draft(draft: str = "0.5b") -> dict[str, list[Answer]]:
+def with_draft(draft: str = "0.5b", temperature: str = "0") -> dict[str, list[Answer]]:
     """The answers along which this draft was recorded, knowing all of the prompt or its end."""
     found: dict[str, list[Answer]] = {kind: [] for kind in KINDS}
-    recorded = DATA / f"{TARGET}.t0.jsonl.gz"
+    recorded = DATA / f"{TARGET}.t{temperature}.jsonl.gz"
     said = recorded.name.replace(".jsonl", f".draft-{draft}.jsonl")
     both = [looks(DATA / name) for name in (said, said.replace(".jsonl", ".end.jsonl"))]
     turns = [turn for line in lines(recorded) for turn in line["turns"]]
@@ -186,11 +186,12 @@ def main() -> None:
     parser.add_argument("--only", default="", help="curves with this in their name")
     parser.add_argument("--draft", choices=("0.5b", "smollm2"), default="0.5b")
     parser.add_argument("--step", type=float, default=STEP, help="of the draft, in T(1)")
+    parser.add_argument("--temperature", choices=("0", "0.8"), default="0", help="of the answers")
     parser.add_argument("--reads", choices=[*READS], default="auto", help="of each prompt")
     parser.add_argument("--kept", action="store_true", help="from answer to answer")
     given = parser.parse_args()
-    drafted = with_draft(given.draft)
-    both = by_kind(sorted(DATA.glob("*.t0.jsonl.gz")))
+    drafted = with_draft(given.draft, given.temperature)
+    both = by_kind(sorted(DATA.glob(f"*.t{given.temperature}.jsonl.gz")))
     if given.kept:
         print("| drafters | answers | kept over anew | least |\n|---|---|---|---|")
         keeping("lookup", both, {}, given.only)
