@@ -12,6 +12,9 @@ all. The policy follows an undisturbed clock. No model is loaded; it takes some 
 
 The draft reads of each prompt what the policy wants, or with --reads its end or all of it always.
 
+With --short it prints what the slowest tenth of the answers makes if they end after 20 tokens and
+one policy writes them, one after the other.
+
 With --kept one policy writes sequences of answers, and is held against policies that begin each of
 these answers anew: ten answers of one kind, the edits also in pieces of 20 tokens, as between an
 agent's calls; 48 of all kinds; and 24 of which every other one copies.
@@ -24,7 +27,7 @@ import random
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import geometric_mean
+from statistics import geometric_mean, quantiles
 
 from benchmarks.real_draft import looks, with_looks
 from benchmarks.real_lookup import CURVES, answers
@@ -119,6 +122,14 @@ def pieces(text: Answer) -> Iterator[Answer]:
     return (text[at : at + 20] for at in range(0, len(text), 20))
 
 
+def slowest_tenth(texts: Kinds, prices: Prices) -> float:
+    """Of answers cut to 20 tokens, which one policy writes: tokens per baseline round."""
+    cut = [text[:20] for its in texts.values() for text in its]
+    random.Random(1).shuffle(cut)
+    policy = auto(prices)
+    return quantiles([len(text) / rounds_of(policy, text, prices) for text in cut], n=10)[0]
+
+
 def gain_of_keeping(its: Sequence[Answer], prices: Prices) -> float:
     """The speed of one policy for all answers over that of one for each."""
     kept = auto(prices)
@@ -188,6 +199,7 @@ def main() -> None:
     parser.add_argument("--step", type=float, default=STEP, help="of the draft, in T(1)")
     parser.add_argument("--temperature", choices=("0", "0.8"), default="0", help="of the answers")
     parser.add_argument("--reads", choices=[*READS], default="auto", help="of each prompt")
+    parser.add_argument("--short", action="store_true", help="answers of 20 tokens")
     parser.add_argument("--kept", action="store_true", help="from answer to answer")
     given = parser.parse_args()
     drafted = with_draft(given.draft, given.temperature)
@@ -196,6 +208,13 @@ def main() -> None:
         print("| drafters | answers | kept over anew | least |\n|---|---|---|---|")
         keeping("lookup", both, {}, given.only)
         keeping("with the draft", drafted, {DRAFT: given.step}, given.only)
+        return
+    if given.short:
+        print("| curve | slowest tenth of 20 tokens |\n|---|---|")
+        for name, its in curves():
+            if given.only in name:
+                tenth = slowest_tenth(drafted, Prices.of(its, {DRAFT: given.step}))
+                print(f"| {name} | {tenth:.3f} |", flush=True)
         return
     cells = "worst kind | of the best fixed | all"
     print(f"| curve | lookup: {cells} | with the draft: {cells} |")

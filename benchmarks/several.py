@@ -30,6 +30,7 @@ RECORDED = Path(__file__).parents[1] / "tests/data/drafters_rounds.json"
 COPYING = ("edit", "fix", "quote", "repeat")
 OTHERS = ("story", "talk", "facts", "mathematics")
 MOST = 64  # rows of a pass
+CUT = 320  # tokens after which answers of real models were cut; a policy knows of no other end
 BEGINS = "begins"  # the name of the calibration of a copy's first token
 
 
@@ -189,7 +190,11 @@ def rounds(
         room, length = len(answer) - at - 1, before + at
         copies = answer[at].copies.confidences[:room]
         drafters = {name: Askable(*cache.state(length)) for name, cache in caches.items()}
-        plan = policy.plan(Situation(room, length, room + 1, drafters, copies)) if at else BASELINE
+        plan = (
+            policy.plan(Situation(room, length, max(room + 1, CUT - at), drafters, copies))
+            if at
+            else BASELINE
+        )
         cache = caches.get(plan.drafter) if plan.limit else None
         pending = cache.reads(length, whole=plan.whole) if cache else 0
         done = _round(plan, answer[at : at + MOST], target, cache, pending)

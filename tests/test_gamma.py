@@ -347,6 +347,29 @@ def test_no_draft_that_has_much_to_read_is_probed_while_copies_go_on() -> None:
     assert first(1) < 3 < first(12) < 40
 
 
+def test_a_draft_that_can_gain_little_waits_with_a_probe_that_costs_much() -> None:
+    """A probe costs 1.5 rounds: at most as many as the account has, times what may be gained."""
+
+    def first(target: dict[int, float], *, answers: int = 1, tokens: int = 300) -> int | None:
+        policy = auto(target, step=0.1)
+        drafters = {DRAFT: Askable(97)}  # 0.1 (1 + 9 * 96/63) rounds
+        policy._tracks[DRAFT].calibration.learn([0.9] * 200, [0.3] * 200)
+        for _ in range(answers):
+            policy.begin(follow_clock=True)
+            for i in range(tokens):
+                if policy.plan(Situation(room=500, drafters=drafters)).limit:
+                    return i
+                policy.observe(round_of(0, 0))
+        return None
+
+    doubles, gains_little = {1: 1.0, 2: 1.6, 25: 9.0}, {1: 1.0, 2: 1.9, 25: 14.0}
+    assert first(doubles) == 0
+    waited = first(gains_little)
+    assert waited is not None
+    assert 100 < waited < 300
+    assert first(gains_little, answers=20, tokens=40) is None  # short answers never pay for it
+
+
 def test_copies_are_worth_what_they_save_of_the_rounds_between_them() -> None:
     """If the copies themselves counted, the next one would have to be better still."""
     policy = auto({1: 1.0, 2: 1.2, 17: 3.0}, step=0.1)

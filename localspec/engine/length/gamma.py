@@ -94,10 +94,13 @@ _SHARE_UNSURE = 0.04
 # While the baseline is best and nothing is copied, the draft is probed after a pause of rounds,
 # which grows by `_PAUSE` with every probe. A probe has to read all tokens written meanwhile, so
 # pauses alone do not bound the cost of probes. An account of baseline rounds does; an accepted
-# token fills it up. The values were chosen in the simulator: a useless draft costs less than 2 % of
-# an answer of 256 tokens, and less than 2.5 % of 30 answers of 20 tokens (tests/test_simulate.py).
+# token fills it up. A draft that could less than double the speed may spend a part of it alone, in
+# proportion: it waits for more interest. The values were chosen in the simulator: a useless draft
+# costs less than 2 % of an answer of 256 tokens, and less than 2.5 % of 30 answers of 20 tokens
+# (tests/test_simulate.py). Where all may spend all, the first 20 tokens of an answer took a tenth
+# longer on processors (docs/measurements/lookup.md).
 _PAUSE = 3
-_CREDIT = 2.0  # at the start, and at most
+_CREDIT = 2.0  # at most, at the start of an answer
 # An account of tokens bounds what copies may cost. What submitted copies gained fills it. A copied
 # token that was right but not submitted, or that a model drafted as well, adds `_SEEN_RIGHT`, up to
 # `_STAKE`, and after copies that lost it holds no more than that. Where the shortest copy that pays
@@ -302,7 +305,7 @@ class AutoGamma:
         self._spare = min(1.0, self._spare + (_SHARE_UNSURE if unsure else _SHARE) * rounds)
         curve = self._table.target.at(done.context)
         drafting = rounds - curve.seconds(done.drafted + 1) / curve.seconds(1)
-        self._credit = min(_CREDIT, self._credit - drafting + _INTEREST * rounds)
+        self._credit += _INTEREST * rounds - drafting
         self._stake = self._staked(done, curve, rounds)
         self._drafting += _LATELY * ((done.drafted > 0) - self._drafting)
         self._copying += _LATELY * ((done.drafter == LOOKUP) - self._copying)
@@ -460,13 +463,14 @@ class AutoGamma:
         curve = self._curve(plan.drafter, situation)
         if drafter.pending > _USUAL_PENDING and self._copying > _WILLING:
             return False  # after the next copy it would have to catch up again
-        read = drafter.pending + (plan.limit if drafter.block else 0)
-        if curve.seconds(read) > self._credit * times[1]:
-            return False
         asked, step = self._tracks[plan.drafter].rounds, plan.step
         if not asked:  # its measurement may be wrong by any factor
             step = min(step, USUAL * times[1])
-        if gamma_for(MOST, times, step, rereads=self._table.rereads)[1] < _WORTH:
+        gain = gamma_for(MOST, times, step, rereads=self._table.rereads)[1]
+        if gain < _WORTH:
+            return False
+        read = drafter.pending + (plan.limit if drafter.block else 0)
+        if curve.seconds(read) > self._credit * min(1.0, gain - 1.0) * times[1]:
             return False
         self._probes += 1
         self._wait = _PAUSE * self._probes
