@@ -800,6 +800,7 @@ async def test_a_conversation_opened_without_a_model_has_no_question_of_the_one_
     rooms.broken["other"] = OutOfMemory("it does not fit")
     async with chatting(rooms) as chat:
         await chat.ask("Hello?")
+        chat.app.prompt.insert("Later?")
         await chat.press("f8")
         rooms.broken["first"] = OutOfMemory("no room")
         chat.app.pair_loader.switch("other")
@@ -810,7 +811,7 @@ async def test_a_conversation_opened_without_a_model_has_no_question_of_the_one_
         chat.session = rooms.sessions[-1]
         await chat.press("enter")
         await chat.until(lambda: len(chat.session.messages) == 4 and chat.ready(), "the answer")
-        assert [m.content for m in chat.session.messages][::2] == ["Other?", "Hello?"]
+        assert [m.content for m in chat.session.messages][::2] == ["Other?", "Later?"]
 
 
 async def test_a_context_that_could_not_be_had_is_not_called_the_users() -> None:
