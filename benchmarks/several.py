@@ -30,7 +30,7 @@ RECORDED = Path(__file__).parents[1] / "tests/data/drafters_rounds.json"
 COPYING = ("edit", "fix", "quote", "repeat")
 OTHERS = ("story", "talk", "facts", "mathematics")
 MOST = 64  # rows of a pass
-CUT = 320  # tokens after which answers of real models were cut; a policy knows of no other end
+CUT = 320  # tokens after which answers of real models were cut: a policy expects no other end
 BEGINS = "begins"  # the name of the calibration of a copy's first token
 
 

@@ -348,11 +348,13 @@ def test_no_draft_that_has_much_to_read_is_probed_while_copies_go_on() -> None:
 
 
 def test_a_draft_that_can_gain_little_waits_with_a_probe_that_costs_much() -> None:
-    """A probe costs 1.5 rounds: at most as many as the account has, times what may be gained."""
+    """A probe costs at most as many rounds as the account has, times what may be gained."""
 
-    def first(target: dict[int, float], *, answers: int = 1, tokens: int = 300) -> int | None:
+    def first(
+        target: dict[int, float], *, answers: int = 1, tokens: int = 300, pending: int = 97
+    ) -> int | None:
         policy = auto(target, step=0.1)
-        drafters = {DRAFT: Askable(97)}  # 0.1 (1 + 9 * 96/63) rounds
+        drafters = {DRAFT: Askable(pending)}  # 97 cost 0.1 (1 + 9 * 96/63) rounds
         policy._tracks[DRAFT].calibration.learn([0.9] * 200, [0.3] * 200)
         for _ in range(answers):
             policy.begin(follow_clock=True)
@@ -368,6 +370,26 @@ def test_a_draft_that_can_gain_little_waits_with_a_probe_that_costs_much() -> No
     assert waited is not None
     assert 100 < waited < 300
     assert first(gains_little, answers=20, tokens=40) is None  # short answers never pay for it
+    assert first(doubles, pending=190) not in (0, None)  # 2.8 rounds, whatever may be gained
+
+
+def test_a_block_is_probed_for_what_all_of_it_could_gain() -> None:
+    """A block that was seldom right is still worth a probe of what it costs."""
+    target = {1: 1.0, 2: 1.9, 3: 2.2, 16: 5.0}  # one token of it gains little
+    policy = AutoGamma(Costs({0: target}, {DRAFT: {0: {1: 0.3, 24: 0.4}}}))
+    policy._tracks[DRAFT].calibration.learn([0.9] * 200, [0.15] * 200)
+    policy._tracks[DRAFT].count(15, 1)
+    drafters = {DRAFT: Askable(8, block=15)}
+    assert policy.plan(Situation(room=500, drafters=drafters)).limit
+
+
+def test_an_accepted_token_takes_nothing_from_the_account_of_probes() -> None:
+    policy = auto(step=0.1)
+    for _ in range(400):
+        policy.observe(round_of(0, 0))
+    before = policy._credit
+    policy.observe(round_of(1, 1))
+    assert 2.0 < policy._credit == pytest.approx(before, abs=0.2)
 
 
 def test_copies_are_worth_what_they_save_of_the_rounds_between_them() -> None:

@@ -205,7 +205,7 @@ def load_session(
 def _with_starter_prepared(
     checked: CheckedRequest, progress: Progress
 ) -> tuple[CheckedRequest, list[str]]:
-    """Prepare the starter's fastest form, which may be another file; return notices about it."""
+    """Prepare the form in which the starter answers, and return notices about it."""
     source = starter.source() if starter.is_meant(checked.request.pair) else None
     if source is None:
         return checked, []
@@ -214,9 +214,7 @@ def _with_starter_prepared(
         known = starter.recall()
         copied = known is not None and known.copy_bytes
         progress(
-            "Timing both forms of the starter"
-            if copied
-            else "Converting the starter to a faster form",
+            "Timing both forms of the starter" if copied else "Converting the starter to Q8_0",
             None,
         )
         notices += filter(None, [starter_form.settle(source)])

@@ -94,13 +94,14 @@ _SHARE_UNSURE = 0.04
 # While the baseline is best and nothing is copied, the draft is probed after a pause of rounds,
 # which grows by `_PAUSE` with every probe. A probe has to read all tokens written meanwhile, so
 # pauses alone do not bound the cost of probes. An account of baseline rounds does; an accepted
-# token fills it up. A draft that could less than double the speed may spend a part of it alone, in
-# proportion: it waits for more interest. The values were chosen in the simulator: a useless draft
-# costs less than 2 % of an answer of 256 tokens, and less than 2.5 % of 30 answers of 20 tokens
-# (tests/test_simulate.py). Where all may spend all, the first 20 tokens of an answer took a tenth
-# longer on processors (docs/measurements/lookup.md).
+# token fills it up. It pays for the first pass of a probe: all that it holds if the draft could
+# double the speed, and a third of that if the draft could gain a third. Where every draft might
+# spend all, the slowest tenth of answers of 20 tokens took a tenth longer on processors
+# (docs/measurements/lookup.md). The values were chosen in the simulator: a useless draft costs less
+# than 2 % of an answer of 256 tokens, and less than 2.5 % of 30 answers of 20 tokens
+# (tests/test_simulate.py).
 _PAUSE = 3
-_CREDIT = 2.0  # at most, at the start of an answer
+_CREDIT = 2.0  # at the start of an answer, at most
 # An account of tokens bounds what copies may cost. What submitted copies gained fills it. A copied
 # token that was right but not submitted, or that a model drafted as well, adds `_SEEN_RIGHT`, up to
 # `_STAKE`, and after copies that lost it holds no more than that. Where the shortest copy that pays
@@ -310,7 +311,7 @@ class AutoGamma:
         self._drafting += _LATELY * ((done.drafted > 0) - self._drafting)
         self._copying += _LATELY * ((done.drafter == LOOKUP) - self._copying)
         if any(accepted for name, _, accepted in done.shares if name != LOOKUP):
-            self._credit, self._probes, self._wait = _CREDIT, 0, 0
+            self._credit, self._probes, self._wait = max(_CREDIT, self._credit), 0, 0
 
     def _staked(self, done: Round, curve: Curve, rounds: float) -> float:
         """The tokens that copies may cost after this round, worth `rounds` baseline rounds."""
@@ -458,19 +459,20 @@ class AutoGamma:
 
     def _probe(self, plan: StoppingPlan, situation: Situation, prices: Copying) -> bool:
         """Whether to probe a draft although the baseline is best."""
-        self._wait, times = _PAUSE, prices.times[: plan.limit + 2]
-        drafter = situation.drafters[plan.drafter]
+        self._wait, drafter = _PAUSE, situation.drafters[plan.drafter]
         curve = self._curve(plan.drafter, situation)
         if drafter.pending > _USUAL_PENDING and self._copying > _WILLING:
             return False  # after the next copy it would have to catch up again
-        asked, step = self._tracks[plan.drafter].rounds, plan.step
-        if not asked:  # its measurement may be wrong by any factor
-            step = min(step, USUAL * times[1])
-        gain = gamma_for(MOST, times, step, rereads=self._table.rereads)[1]
+        baseline, block = prices.times[1], min(drafter.block, len(prices.times) - 2)
+        step, first = plan.step, curve.seconds(_USUAL_PENDING + block) if block else 0.0
+        if not self._tracks[plan.drafter].rounds:  # its measurement may be wrong by any factor
+            step, first = (min(each, USUAL * baseline) for each in (step, first))
+        times, back = prices.times[: (block or plan.limit) + 2], self._table.rereads
+        gain = gamma_for(MOST, times, step, first=first, rereads=back)[1]
         if gain < _WORTH:
             return False
-        read = drafter.pending + (plan.limit if drafter.block else 0)
-        if curve.seconds(read) > self._credit * min(1.0, gain - 1.0) * times[1]:
+        read = drafter.pending + (plan.limit if block else 0)
+        if curve.seconds(read) > self._credit * min(1.0, gain - 1.0) * baseline:
             return False
         self._probes += 1
         self._wait = _PAUSE * self._probes
