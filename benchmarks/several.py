@@ -190,11 +190,8 @@ def rounds(
         room, length = len(answer) - at - 1, before + at
         copies = answer[at].copies.confidences[:room]
         drafters = {name: Askable(*cache.state(length)) for name, cache in caches.items()}
-        plan = (
-            policy.plan(Situation(room, length, max(room + 1, CUT - at), drafters, copies))
-            if at
-            else BASELINE
-        )
+        situation = Situation(room, length, max(room + 1, CUT - at), drafters, copies)
+        plan = policy.plan(situation) if at else BASELINE
         cache = caches.get(plan.drafter) if plan.limit else None
         pending = cache.reads(length, whole=plan.whole) if cache else 0
         done = _round(plan, answer[at : at + MOST], target, cache, pending)
