@@ -65,13 +65,16 @@ class _Handler(socketserver.BaseRequestHandler):
 
 
 def _pump(source: Any, sink: Any) -> None:
-    """Pass bytes on until one side has had enough."""
+    """Pass bytes on, and at last their end.
+
+    The other direction goes on: to shut it down as well would reset the connection, and the other
+    side would lose what it has not read yet.
+    """
     with contextlib.suppress(OSError):
         while data := source.recv(1 << 16):
             sink.sendall(data)
-    for end in (source, sink):
-        with contextlib.suppress(OSError):
-            socket.socket.shutdown(end, socket.SHUT_RDWR)
+    with contextlib.suppress(OSError):
+        socket.socket.shutdown(sink, socket.SHUT_WR)
 
 
 @contextlib.contextmanager
