@@ -124,7 +124,7 @@ def pieces(text: Answer) -> Iterator[Answer]:
 
 def slowest_tenth(texts: Kinds, prices: Prices) -> float:
     """Of answers cut to 20 tokens, which one policy writes: tokens per baseline round."""
-    cut = [text[:20] for its in texts.values() for text in its]
+    cut = [next(pieces(text)) for its in texts.values() for text in its]
     random.Random(1).shuffle(cut)
     policy = auto(prices)
     return quantiles([len(text) / rounds_of(policy, text, prices) for text in cut], n=10)[0]
