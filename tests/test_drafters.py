@@ -19,6 +19,7 @@ from localspec.drafter_names import DRAFT, LOOKUP
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.lookup import Lookup
 from localspec.engine.drafters.model_drafter import ModelDrafter
+from localspec.engine.drafters.proposer import argmax_proposer
 from localspec.engine.drafters.protocol import Proposal
 from localspec.engine.drafters.steps import EXCERPT_TOKENS, GAP, Excerpt
 from localspec.engine.length.cost import Costs
@@ -43,7 +44,7 @@ from tests.support import toy
 
 from .fakes import ended, fake_session
 from .support.end_alone import EndAlone
-from .support.gguf_models import write_random_llama
+from .support.gguf_models import write_random_llama, write_random_mamba
 from .support.pairwise import usually
 
 RANDOM = "draft 2"
@@ -268,10 +269,26 @@ def test_a_draft_reads_on_over_what_a_copy_leaves_behind(
 ) -> None:
     excerpt, left_out = Excerpt(last), length - read if read < missing else 0
     assert excerpt.state(length, missing) == (read, left_out, missing)
-    assert excerpt.begins_anew(length, missing, whole=False) == (read < missing)
+    assert excerpt.cuts(length, missing, whole=False) == (read < missing)
     assert excerpt.left_out == left_out
-    assert excerpt.state(length, 1).whole == (length - 4 if left_out else 1)
-    assert excerpt.begins_anew(length, missing, whole=True) == (left_out > 0)
+    assert excerpt.state(length, 1).whole == (length if left_out else 1)
+    assert excerpt.state(length, 1, 4).whole == (length - 4 if left_out else 1)
+    assert excerpt.cuts(length, missing, whole=True) == (left_out > 0)
+    assert excerpt.left_out == 0
+
+
+def test_a_draft_keeps_what_it_knows_before_a_message_whose_end_it_reads() -> None:
+    excerpt = Excerpt(room=1000)
+    assert excerpt.state(900, 100, 800) == (EXCERPT_TOKENS, 100 - EXCERPT_TOKENS, 100)
+    assert excerpt.cuts(900, 100, 800, whole=False)
+    assert (excerpt.first, excerpt.left_out) == (800, 100 - EXCERPT_TOKENS)
+    assert excerpt.state(901, 1, 800) == (1, 100 - EXCERPT_TOKENS, 101)
+    # The next message is as long: its end takes the place of this one's.
+    assert excerpt.state(920, 80, 800).left_out == 120 - EXCERPT_TOKENS
+    # Without room for that and an answer, the first few tokens alone are kept.
+    full = 1000 - GAP - EXCERPT_TOKENS + 1
+    assert excerpt.state(1100, 1100 - full, full).left_out == 1100 - 4 - EXCERPT_TOKENS
+    assert excerpt.cuts(901, 1, 800, whole=True)
     assert excerpt.left_out == 0
 
 
@@ -281,10 +298,10 @@ def test_a_draft_reads_the_end_of_a_text_that_its_cache_cannot_hold() -> None:
     assert excerpt.state(200 - GAP, 1) == (1, 0, 1)
     assert excerpt.state(200, 1) == (1, 0, 0)
     assert excerpt.state(201, 1) == (4 + EXCERPT_TOKENS, left_out, 0)
-    assert excerpt.begins_anew(201, 1, whole=True)
+    assert excerpt.cuts(201, 1, whole=True)
     assert excerpt.left_out == left_out
     assert excerpt.state(202, 1) == (1, left_out, 0)
-    assert not excerpt.begins_anew(202, 1, whole=True)  # it goes on
+    assert not excerpt.cuts(202, 1, whole=True)  # it goes on
 
 
 def test_a_round_says_how_much_of_a_long_text_its_drafter_did_not_read(
@@ -335,6 +352,60 @@ def test_a_draft_that_left_something_out_goes_on_from_there(contexts: dict[str, 
     del ids[2:]
     ids += [7] * 10
     assert read(ids) <= 11  # another text: from its beginning
+
+
+def test_a_draft_keeps_the_conversation_before_a_long_message(
+    contexts: dict[str, Context],
+) -> None:
+    one, context = engine(contexts, (DRAFT,)), contexts[DRAFT]
+    text = one.target.model.tokenize(LONG, add_special=True, parse_special=False)[-60:]
+    never = dict.fromkeys(one.target.model.end_tokens, -math.inf)
+    sampling = SamplingParams(temperature=0.0, logit_bias=never)
+    settings = GenerateSettings(sampling=sampling, n_predict=12)
+
+    def read(message: list[int], policy: GammaPolicy) -> Round:
+        text.extend(message)
+        list(one.prefill(text, Cancel()))
+        rounds = list(one.generate(text, settings, policy, Cancel()))
+        text.extend(token for done in rounds for token in done.tokens)
+        return next(done for done in rounds if done.draft_passes)
+
+    context.clear()
+    assert read([], EndAlone(3)).left_out == 0
+    known, long = len(context.tokens), text[:50] + text[:50]
+    for _ in range(2):  # the end of the second message takes the place of the first one's
+        before = len(text)
+        done = read(long, EndAlone(3))
+        assert done.draft_prefill == EXCERPT_TOKENS
+        assert done.left_out == before + 100 + 1 - known - EXCERPT_TOKENS
+        assert context.tokens[:known] == text[:known]
+        end = text[known + done.left_out :]
+        assert context.tokens[known:] == end[: len(context.tokens) - known]
+    before = len(text)
+    assert read([], FixedGamma(3)).draft_prefill == before + 1 - known  # all that it left out
+    assert context.tokens == text[: len(context.tokens)]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_draft_says_before_what_it_reads_also_where_its_cache_cannot_be_cut(
+    contexts: dict[str, Context], tmp_path: Path, whole: bool
+) -> None:
+    path = write_random_mamba(tmp_path / "mamba.gguf")
+    text = contexts["target"].model.tokenize(LONG, add_special=True, parse_special=False)[-600:]
+    with Model.load(path) as model, Context(model, ContextOptions(n_ctx=1024, threads=1)) as own:
+        for context in (own, contexts[DRAFT]):
+            context.clear()
+            drafter = ModelDrafter(context, model.n_vocab)
+            for end in (60, 180, 181, 300, 600):
+                tokens = text[:end]
+                drafter.begin(tokens, argmax_proposer, Cancel())
+                said = drafter.state(tokens)
+                last = whole and end == 600
+                asked = drafter.propose(tokens, Plan(1, DRAFT, whole=last))
+                assert asked.read == (said.whole if last else said.pending_tokens)
+                assert drafter.state(tokens).left_out == (0 if last else said.left_out)
+                assert (said.left_out > 0) == (end > 60)
+                drafter.observe(tokens, 0)
 
 
 @pytest.mark.few(1)

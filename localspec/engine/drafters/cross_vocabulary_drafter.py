@@ -106,7 +106,7 @@ class CrossVocabularyDrafter:
         The draft is empty if the model has no tokens for the text, or no room for it.
         """
         missing = len(tokens) - self._read
-        if self._excerpt.begins_anew(len(tokens), missing, whole=plan.whole):
+        if self._excerpt.cuts(len(tokens), missing, whole=plan.whole):
             self._begun = True
         same = self._spell(tokens[self._excerpt.left_out :])
         ids, context = self._spelling.ids, self.context

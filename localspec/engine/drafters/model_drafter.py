@@ -12,7 +12,7 @@ from localspec.engine.common_prefix import common_prefix
 from localspec.engine.drafters.ahead import Ahead
 from localspec.engine.drafters.proposer import Proposer, argmax_proposer
 from localspec.engine.drafters.protocol import Capabilities, DrafterState, Proposal
-from localspec.engine.drafters.steps import FIRST_TOKENS, Excerpt, read, write
+from localspec.engine.drafters.steps import Excerpt, read, write
 from localspec.engine.length.ahead_policy import AheadPolicy
 from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import Context
@@ -26,9 +26,8 @@ class ModelDrafter:
     `propose` decodes what is missing. After a draft was accepted whole, its last token is missing,
     since nothing had to be proposed after it.
 
-    Where much is missing, above all after a long prompt, the model reads the first few tokens and
-    the last ones: to read all may take longer than a short answer gains. The cache holds them as
-    if nothing stood between. The model reads all where the plan wants that.
+    Where much is missing, as after a long message, the model leaves out all but the end of it: to
+    read all may take longer than a short answer gains. It reads all where the plan wants that.
 
     Attributes:
         excerpt: how much of a long text it reads.
@@ -85,11 +84,17 @@ class ModelDrafter:
     def state(self, tokens: Sequence[int]) -> DrafterState:
         """What the cache lacks of `tokens`, or would begin anew with."""
         ready = self._found(tokens)  # settles the cache
-        state = self.excerpt.state(len(tokens), self._missing(tokens))
+        state = self.excerpt.state(len(tokens), self._missing(tokens), self._kept())
         return state._replace(pending_tokens=0) if ready else state
 
     def _missing(self, tokens: Sequence[int]) -> int:
         return len(tokens) - self.excerpt.left_out - len(self.context.tokens)
+
+    def _kept(self) -> int:
+        """Tokens at the beginning of the text that the cache can be cut to."""
+        if not self.excerpt.left_out:
+            return len(self.context.tokens)
+        return self.excerpt.first if self.context.max_rollback is None else 0
 
     def _found(self, tokens: Sequence[int]) -> Sequence[Logits]:
         """Logits of passes that were made ahead, in order."""
@@ -97,10 +102,10 @@ class ModelDrafter:
 
     def _unread(self, tokens: Sequence[int], read: int) -> Sequence[int]:
         """What is to be read after the first `read` tokens of the cache."""
-        left_out = self.excerpt.left_out
-        if read >= FIRST_TOKENS or not left_out:
+        first, left_out = self.excerpt.first, self.excerpt.left_out
+        if read >= first or not left_out:
             return tokens[read + left_out :]
-        return [*tokens[read:FIRST_TOKENS], *tokens[FIRST_TOKENS + left_out :]]
+        return [*tokens[read:first], *tokens[first + left_out :]]
 
     def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Proposal:
         """Draft while the plan goes on.
@@ -112,8 +117,8 @@ class ModelDrafter:
         ready = self._found(tokens)
         guesses = self._ahead.take(tokens) if self._ahead is not None else ()
         missing = 1 if ready else self._missing(tokens)
-        if self.excerpt.begins_anew(len(tokens), missing, whole=plan.whole):
-            self.context.keep_prefix(tokens[:FIRST_TOKENS])
+        if self.excerpt.cuts(len(tokens), missing, self._kept(), whole=plan.whole):
+            self.context.keep_prefix(tokens[: self.excerpt.first])
             ready = ()
         cached = len(self.context.tokens) - len(guesses) * bool(ready)
         unread = self._unread(tokens, cached)

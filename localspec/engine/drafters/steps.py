@@ -20,8 +20,8 @@ EXCERPT_TOKENS = 32
 all are worth much more (docs/measurements/lookup.md), but may cost more than an answer gains."""
 
 GAP = MAX_GAMMA + 1
-"""A drafter catches up on this many missing tokens, about the length of a copied draft. If more are
-missing, it starts again from an excerpt."""
+"""A drafter catches up on this many missing tokens, about the length of a copied draft. Of more it
+reads the end."""
 
 # Tokens at the beginning of the text, which are always read: models rest spare attention there.
 FIRST_TOKENS = 4
@@ -33,22 +33,24 @@ class Excerpt:
 
     Attributes:
         last: tokens at the end that are read where the plan wants no more.
-        left_out: tokens after the first few that the draft's cache leaves out.
+        first: tokens before those that are left out.
+        left_out: tokens that the draft's cache leaves out, as if nothing stood there.
         room: tokens of the longest text that its cache can hold.
     """
 
     last: int = EXCERPT_TOKENS
+    first: int = FIRST_TOKENS
     left_out: int = 0
     room: int = 1 << 30
 
-    def state(self, length: int, missing: int) -> DrafterState:
-        """The state for a text of `length` tokens, of which the cache lacks `missing`."""
-        whole = length - FIRST_TOKENS if self.left_out else missing
+    def state(self, length: int, missing: int, kept: int = 0) -> DrafterState:
+        """The state for a text of `length` tokens; see `cuts` for the others."""
+        whole = length - kept if self.left_out else missing
         whole *= self._holds(length)
         if self._reads_on(length, missing):
             return DrafterState(missing, self.left_out, whole)
-        read = FIRST_TOKENS + self.last
-        return DrafterState(read, length - read, whole)
+        first = self._first(kept)
+        return DrafterState(max(0, first - kept) + self.last, length - first - self.last, whole)
 
     def _holds(self, length: int) -> bool:
         """Whether the cache can hold all of a text, and of what follows as much as `GAP`."""
@@ -58,23 +60,29 @@ class Excerpt:
         near = missing <= max(GAP, FIRST_TOKENS + self.last)
         return near and length - self.left_out <= self.room
 
-    def begins_anew(self, length: int, missing: int, *, whole: bool) -> bool:
+    def _first(self, kept: int) -> int:
+        """How many tokens of the text to know before those that are left out."""
+        return max(FIRST_TOKENS, kept if self._holds(kept + self.last) else 0)
+
+    def cuts(self, length: int, missing: int, kept: int = 0, *, whole: bool) -> bool:
         """Choose what to read of a text.
 
         Args:
             length: tokens of the text.
             missing: those of them that the cache lacks.
+            kept: tokens at the beginning of the text that the cache can be cut to.
             whole: whether nothing is to be left out, if there is room.
 
         Returns:
-            Whether the cache begins anew after the first few tokens.
+            Whether the cache is to be cut to the first `first` tokens.
         """
         if whole and self._holds(length):
-            anew, self.left_out = self.left_out > 0, 0
-            return anew
+            cut, self.left_out = self.left_out > 0, 0
+            return cut
         if self._reads_on(length, missing):
             return False
-        self.left_out = length - FIRST_TOKENS - self.last
+        self.first = self._first(kept)
+        self.left_out = length - self.first - self.last
         return True
 
 
