@@ -218,14 +218,19 @@ class _Cache:
     excerpt: Excerpt = field(default_factory=Excerpt)
     read: int = 0
 
+    @property
+    def kept(self) -> int:
+        """Tokens at the beginning of the text that it can be cut to."""
+        return self.excerpt.first if self.excerpt.left_out else self.read
+
     def state(self, length: int) -> DrafterState:
         """What it would read of a text of this length."""
-        return self.excerpt.state(length, max(1, length - self.read))
+        return self.excerpt.state(length, max(1, length - self.read), self.kept)
 
     def reads(self, length: int, *, whole: bool) -> int:
         """The tokens that its next pass reads, as the plan wants."""
         state = self.state(length)
-        self.excerpt.begins_anew(length, max(1, length - self.read), whole=whole)
+        self.excerpt.cuts(length, max(1, length - self.read), self.kept, whole=whole)
         return state.whole if whole else state.pending_tokens
 
     def looks(self, name: str, places: Answer) -> list[Look]:
