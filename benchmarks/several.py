@@ -185,7 +185,7 @@ def rounds(
     Their seconds are undisturbed; the policy sees those of the clock, if there is one.
     """
     target, at, before = Curve(prices.target), 0, answer[0].prompt if answer else 0
-    caches = {name: _Cache(Curve(points)) for name, points in prices.drafts.items()}
+    caches = {name: _Cache(Curve(points), before) for name, points in prices.drafts.items()}
     while at < len(answer):
         room, length = len(answer) - at - 1, before + at
         copies = answer[at].copies.confidences[:room]
@@ -210,32 +210,29 @@ class _Cache:
 
     Attributes:
         model: the times of its decodes.
+        prompt: tokens of the text before the answer.
         excerpt: what it leaves out.
         read: tokens that it holds or leaves out.
     """
 
     model: Curve
+    prompt: int
     excerpt: Excerpt = field(default_factory=Excerpt)
     read: int = 0
 
-    @property
-    def kept(self) -> int:
-        """Tokens at the beginning of the text that it can be cut to."""
-        return self.excerpt.first if self.excerpt.left_out else self.read
-
     def state(self, length: int) -> DrafterState:
         """What it would read of a text of this length."""
-        return self.excerpt.state(length, max(1, length - self.read), self.kept)
+        return self.excerpt.state(length, max(1, length - self.read))
 
     def reads(self, length: int, *, whole: bool) -> int:
         """The tokens that its next pass reads, as the plan wants."""
         state = self.state(length)
-        self.excerpt.cuts(length, max(1, length - self.read), self.kept, whole=whole)
+        self.excerpt.cuts(length, max(1, length - self.read), whole=whole)
         return state.whole if whole else state.pending_tokens
 
     def looks(self, name: str, places: Answer) -> list[Look]:
         """Its passes at these places."""
-        if self.excerpt.left_out:
+        if self.excerpt.left_out and self.excerpt.first < self.prompt:
             return [place.ends.get(name) or place.looks[name] for place in places]
         return [place.looks[name] for place in places]
 

@@ -14,6 +14,7 @@ from localspec.engine.drafters.cross_vocabulary_drafter import CrossVocabularyDr
 from localspec.engine.drafters.lookup import Lookup
 from localspec.engine.drafters.model_drafter import ModelDrafter
 from localspec.engine.drafters.proposer import argmax_proposer
+from localspec.engine.drafters.protocol import Proposal
 from localspec.engine.drafters.steps import EXCERPT_TOKENS
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.length.stopping import Plan
@@ -341,6 +342,38 @@ def test_of_a_long_text_the_end_is_read_or_all(
     rounds = run(of, text, FixedGamma(3), **how)  # type: ignore[arg-type]
     assert tokens(rounds) == tokens(baseline)
     assert max(done.draft_prefill for done in rounds) > 140
+
+
+def test_after_much_that_was_copied_the_draft_keeps_what_it_knows_before(
+    contexts: dict[str, Context],
+) -> None:
+    target, context = contexts["target"].model, contexts["smaller"]
+    drafter = CrossVocabularyDrafter(context, VocabularyMap(target, context.model))
+    text = "The little boat went out to sea, and the wind was kind to it. " * 20
+    ids = target.tokenize(text, add_special=True, parse_special=False)
+    known, long, whole = ids[:100], ids[:250], Plan(1, drafter.name, whole=True)
+    context.clear()
+
+    def asked(tokens: list[int], plan: Plan) -> Proposal:
+        found = drafter.propose(tokens, plan)
+        drafter.observe([*tokens, 0], 0)
+        return found
+
+    drafter.begin(known, argmax_proposer, Cancel())
+    asked(known, whole)
+    held = list(context.tokens)
+    assert drafter.state(long) == (EXCERPT_TOKENS, 150 - EXCERPT_TOKENS, 150)
+    found = asked(long, Plan(1, drafter.name))
+    assert len(held) - 4 <= found.cached <= len(held)  # the last word is cut with the next
+    assert EXCERPT_TOKENS <= found.read < 2 * EXCERPT_TOKENS
+    drafter.begin(ids[:251], argmax_proposer, Cancel())  # the next answer goes on
+    assert drafter.state(ids[:251]) == (1, 150 - EXCERPT_TOKENS, 151)
+    found = asked(ids[:251], whole)
+    assert len(held) - 4 <= found.cached <= len(held)
+    assert drafter.state(ids[:251]).left_out == 0
+    drafter.begin(ids[:251], argmax_proposer, Cancel(), anew=True)
+    asked(ids[:251], whole)
+    assert len(context.tokens) == found.cached + found.read  # nothing is read twice
 
 
 def of_a_narrow_draft(

@@ -257,7 +257,7 @@ def test_a_long_prompt_and_a_draft_that_is_never_right_cost_a_short_answer_littl
     ("last", "length", "missing", "read"),
     [
         (EXCERPT_TOKENS, 900, GAP, GAP),  # it held the rest, and a copy was accepted
-        (EXCERPT_TOKENS, 900, GAP + 1, 4 + EXCERPT_TOKENS),
+        (EXCERPT_TOKENS, 900, GAP + 1, EXCERPT_TOKENS),  # after what it knows
         (EXCERPT_TOKENS, 900, 900, 4 + EXCERPT_TOKENS),
         (EXCERPT_TOKENS, GAP, GAP, GAP),
         (64, 66, 66, 66),
@@ -267,28 +267,33 @@ def test_a_long_prompt_and_a_draft_that_is_never_right_cost_a_short_answer_littl
 def test_a_draft_reads_on_over_what_a_copy_leaves_behind(
     last: int, length: int, missing: int, read: int
 ) -> None:
-    excerpt, left_out = Excerpt(last), length - read if read < missing else 0
+    excerpt, left_out = Excerpt(last), missing - read
     assert excerpt.state(length, missing) == (read, left_out, missing)
     assert excerpt.cuts(length, missing, whole=False) == (read < missing)
     assert excerpt.left_out == left_out
-    assert excerpt.state(length, 1).whole == (length if left_out else 1)
-    assert excerpt.state(length, 1, 4).whole == (length - 4 if left_out else 1)
+    assert excerpt.first == (length - left_out - last if left_out else 4)
+    assert excerpt.state(length, 1).whole == (length - excerpt.first if left_out else 1)
     assert excerpt.cuts(length, missing, whole=True) == (left_out > 0)
     assert excerpt.left_out == 0
 
 
 def test_a_draft_keeps_what_it_knows_before_a_message_whose_end_it_reads() -> None:
     excerpt = Excerpt(room=1000)
-    assert excerpt.state(900, 100, 800) == (EXCERPT_TOKENS, 100 - EXCERPT_TOKENS, 100)
-    assert excerpt.cuts(900, 100, 800, whole=False)
+    assert excerpt.state(900, 100) == (EXCERPT_TOKENS, 100 - EXCERPT_TOKENS, 100)
+    assert excerpt.cuts(900, 100, whole=False)
     assert (excerpt.first, excerpt.left_out) == (800, 100 - EXCERPT_TOKENS)
-    assert excerpt.state(901, 1, 800) == (1, 100 - EXCERPT_TOKENS, 101)
-    # The next message is as long: its end takes the place of this one's.
-    assert excerpt.state(920, 80, 800).left_out == 120 - EXCERPT_TOKENS
-    # Without room for that and an answer, the first few tokens alone are kept.
+    assert excerpt.state(901, 1) == (1, 100 - EXCERPT_TOKENS, 101)
+    # The end of another long message takes the place of this one's.
+    assert excerpt.state(920, 80).left_out == 120 - EXCERPT_TOKENS
+    # What cannot be cut begins anew.
+    fixed = Excerpt(first=800, left_out=100 - EXCERPT_TOKENS, room=1000, cuts_back=False)
+    assert fixed.state(901, 1).whole == 901
+    assert fixed.state(920, 80) == (4 + EXCERPT_TOKENS, 920 - 4 - EXCERPT_TOKENS, 920)
+    # Without room for what is known, the end and an answer, the first few tokens are kept.
     full = 1000 - GAP - EXCERPT_TOKENS + 1
-    assert excerpt.state(1100, 1100 - full, full).left_out == 1100 - 4 - EXCERPT_TOKENS
-    assert excerpt.cuts(901, 1, 800, whole=True)
+    assert Excerpt(room=1000).state(1100, 1100 - full).left_out == 1100 - 4 - EXCERPT_TOKENS
+    assert Excerpt(room=1001).state(1100, 1100 - full).left_out == 1100 - full - EXCERPT_TOKENS
+    assert excerpt.cuts(901, 1, whole=True)
     assert excerpt.left_out == 0
 
 
@@ -297,7 +302,7 @@ def test_a_draft_reads_the_end_of_a_text_that_its_cache_cannot_hold() -> None:
     excerpt, left_out = Excerpt(room=200), 201 - 4 - EXCERPT_TOKENS
     assert excerpt.state(200 - GAP, 1) == (1, 0, 1)
     assert excerpt.state(200, 1) == (1, 0, 0)
-    assert excerpt.state(201, 1) == (4 + EXCERPT_TOKENS, left_out, 0)
+    assert excerpt.state(201, 1) == (EXCERPT_TOKENS, left_out, 0)
     assert excerpt.cuts(201, 1, whole=True)
     assert excerpt.left_out == left_out
     assert excerpt.state(202, 1) == (1, left_out, 0)

@@ -66,7 +66,7 @@ class CrossVocabularyDrafter:
         self._cancel = Cancel()
         self._proposer: Proposer = argmax_proposer
         self._begun = False
-        self._excerpt = Excerpt(room=context.n_ctx)
+        self._excerpt = Excerpt(room=context.n_ctx, cuts_back=context.max_rollback is None)
         self._held = 0  # tokens that the last proposal went on from
         self._read = 0  # of the target's tokens, how many are in the cache as text, or left out
 
@@ -86,9 +86,8 @@ class CrossVocabularyDrafter:
             self._excerpt.left_out = self._read = 0
             self.context.clear()
         self._excerpt.room = self.context.n_ctx
-        left_out = self._excerpt.left_out
-        same = common_prefix(self._spelling.tokens[: self._read - left_out], tokens[left_out:])
-        self._excerpt.left_out = left_out if same else 0
+        held = self._spelling.tokens[: self._read - self._excerpt.left_out]
+        same = self._excerpt.resume(held, tokens)
         self._read = self._excerpt.left_out + same
 
     def state(self, tokens: Sequence[int]) -> DrafterState:
@@ -108,7 +107,7 @@ class CrossVocabularyDrafter:
         missing = len(tokens) - self._read
         if self._excerpt.cuts(len(tokens), missing, whole=plan.whole):
             self._begun = True
-        same = self._spell(tokens[self._excerpt.left_out :])
+        same = self._spell(self._excerpt.known(tokens))
         ids, context = self._spelling.ids, self.context
         limit = min(plan.limit, context.n_ctx - len(ids) + 1)
         if limit < 1:  # another spelling of the text may be longer than the text

@@ -54,12 +54,12 @@ class ModelDrafter:
         self.context = context
         self.name = name
         self._cancel = Cancel()
-        self.excerpt = Excerpt(room=context.n_ctx)
         self._held = 0  # tokens of the cache that the last proposal went on from
         self._n_vocab = min(n_vocab, context.model.n_vocab)
         self._proposer: Proposer = argmax_proposer
         # To read guesses, which may not be drafted, pays only where taking them back costs nothing.
         removes = context.max_rollback is None
+        self.excerpt = Excerpt(room=context.n_ctx, cuts_back=removes)
         self._ahead = Ahead(context, self._n_vocab, ahead) if ahead and removes else None
         self.capabilities = Capabilities(reads_paths=removes, ahead=self._ahead)
 
@@ -75,37 +75,21 @@ class ModelDrafter:
             self.excerpt.left_out = 0
             self.context.clear()
         # The last token is decoded anew if need be: proposing needs its logits.
-        text, held = tokens[:-1], self.context.tokens
-        if common_prefix(held, text) >= common_prefix(held, self._unread(text, 0)):
-            self.excerpt.left_out = 0  # the cache holds the beginning of this text
-        self.context.keep_prefix(self._unread(text, 0))
+        self.context.rewind(self.excerpt.resume(self.context.tokens, tokens[:-1]))
         self._proposer = proposer
 
     def state(self, tokens: Sequence[int]) -> DrafterState:
         """What the cache lacks of `tokens`, or would begin anew with."""
         ready = self._found(tokens)  # settles the cache
-        state = self.excerpt.state(len(tokens), self._missing(tokens), self._kept())
+        state = self.excerpt.state(len(tokens), self._missing(tokens))
         return state._replace(pending_tokens=0) if ready else state
 
     def _missing(self, tokens: Sequence[int]) -> int:
         return len(tokens) - self.excerpt.left_out - len(self.context.tokens)
 
-    def _kept(self) -> int:
-        """Tokens at the beginning of the text that the cache can be cut to."""
-        if not self.excerpt.left_out:
-            return len(self.context.tokens)
-        return self.excerpt.first if self.context.max_rollback is None else 0
-
     def _found(self, tokens: Sequence[int]) -> Sequence[Logits]:
         """Logits of passes that were made ahead, in order."""
         return () if self._ahead is None else self._ahead.found(tokens)
-
-    def _unread(self, tokens: Sequence[int], read: int) -> Sequence[int]:
-        """What is to be read after the first `read` tokens of the cache."""
-        first, left_out = self.excerpt.first, self.excerpt.left_out
-        if read >= first or not left_out:
-            return tokens[read + left_out :]
-        return [*tokens[read:first], *tokens[first + left_out :]]
 
     def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Proposal:
         """Draft while the plan goes on.
@@ -117,11 +101,11 @@ class ModelDrafter:
         ready = self._found(tokens)
         guesses = self._ahead.take(tokens) if self._ahead is not None else ()
         missing = 1 if ready else self._missing(tokens)
-        if self.excerpt.cuts(len(tokens), missing, self._kept(), whole=plan.whole):
+        if self.excerpt.cuts(len(tokens), missing, whole=plan.whole):
             self.context.keep_prefix(tokens[: self.excerpt.first])
             ready = ()
         cached = len(self.context.tokens) - len(guesses) * bool(ready)
-        unread = self._unread(tokens, cached)
+        unread = self.excerpt.known(tokens, cached)
         self._held = cached + len(unread)
         limit = min(plan.limit, self.context.n_ctx - self._held + 1)
         if limit < 1 or max(unread, default=0) >= self.context.model.n_vocab:

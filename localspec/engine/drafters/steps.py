@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from localspec.engine.cancel import Cancel
+from localspec.engine.common_prefix import common_prefix
 from localspec.engine.drafters.proposer import View
 from localspec.engine.drafters.protocol import DrafterState
 from localspec.engine.length.stopping import Plan
@@ -31,26 +32,65 @@ FIRST_TOKENS = 4
 class Excerpt:
     """How much of a long text a draft reads: its end, or all of it where the plan wants that.
 
+    Where the draft's cache lacks much of a text, it leaves out all but the end of what it lacks,
+    as if nothing stood there.
+
     Attributes:
         last: tokens at the end that are read where the plan wants no more.
         first: tokens before those that are left out.
-        left_out: tokens that the draft's cache leaves out, as if nothing stood there.
-        room: tokens of the longest text that its cache can hold.
+        left_out: tokens that are left out.
+        room: tokens of the longest text that the cache can hold.
+        cuts_back: whether the cache can be cut to its first tokens; if not, it begins anew.
     """
 
     last: int = EXCERPT_TOKENS
     first: int = FIRST_TOKENS
     left_out: int = 0
     room: int = 1 << 30
+    cuts_back: bool = True
 
-    def state(self, length: int, missing: int, kept: int = 0) -> DrafterState:
-        """The state for a text of `length` tokens; see `cuts` for the others."""
+    def known(self, tokens: Sequence[int], start: int = 0) -> Sequence[int]:
+        """A text without what is left out, from the token number `start` of that on."""
+        if start >= self.first or not self.left_out:
+            return tokens[start + self.left_out :]
+        return [*tokens[start : self.first], *tokens[self.first + self.left_out :]]
+
+    def resume(self, held: Sequence[int], tokens: Sequence[int]) -> int:
+        """Go on with a text; return how many tokens of what the cache holds are right."""
+        same, whole = common_prefix(held, self.known(tokens)), common_prefix(held, tokens)
+        if whole >= same:
+            self.left_out = 0
+        return max(same, whole)
+
+    def state(self, length: int, missing: int) -> DrafterState:
+        """The state for a text of `length` tokens, of which the cache lacks `missing`."""
+        kept = self._kept(length, missing)
         whole = length - kept if self.left_out else missing
         whole *= self._holds(length)
         if self._reads_on(length, missing):
             return DrafterState(missing, self.left_out, whole)
         first = self._first(kept)
         return DrafterState(max(0, first - kept) + self.last, length - first - self.last, whole)
+
+    def cuts(self, length: int, missing: int, *, whole: bool) -> bool:
+        """Choose what to read of a text.
+
+        Args:
+            length: tokens of the text.
+            missing: those of them that the cache lacks.
+            whole: whether nothing is to be left out, if there is room.
+
+        Returns:
+            Whether the cache is to be cut to its first `first` tokens.
+        """
+        if whole and self._holds(length):
+            cut, self.left_out = self.left_out > 0, 0
+            return cut
+        if self._reads_on(length, missing):
+            return False
+        self.first = self._first(self._kept(length, missing))
+        self.left_out = length - self.first - self.last
+        return True
 
     def _holds(self, length: int) -> bool:
         """Whether the cache can hold all of a text, and of what follows as much as `GAP`."""
@@ -60,30 +100,15 @@ class Excerpt:
         near = missing <= max(GAP, FIRST_TOKENS + self.last)
         return near and length - self.left_out <= self.room
 
+    def _kept(self, length: int, missing: int) -> int:
+        """Tokens at the beginning of the text that the cache can be cut to."""
+        if not self.left_out:
+            return length - missing
+        return self.first if self.cuts_back else 0
+
     def _first(self, kept: int) -> int:
-        """How many tokens of the text to know before those that are left out."""
+        """Tokens to know before those that are to be left out."""
         return max(FIRST_TOKENS, kept if self._holds(kept + self.last) else 0)
-
-    def cuts(self, length: int, missing: int, kept: int = 0, *, whole: bool) -> bool:
-        """Choose what to read of a text.
-
-        Args:
-            length: tokens of the text.
-            missing: those of them that the cache lacks.
-            kept: tokens at the beginning of the text that the cache can be cut to.
-            whole: whether nothing is to be left out, if there is room.
-
-        Returns:
-            Whether the cache is to be cut to the first `first` tokens.
-        """
-        if whole and self._holds(length):
-            cut, self.left_out = self.left_out > 0, 0
-            return cut
-        if self._reads_on(length, missing):
-            return False
-        self.first = self._first(kept)
-        self.left_out = length - self.first - self.last
-        return True
 
 
 def read(context: Context, cancel: Cancel, tokens: Sequence[int], n_logits: int) -> Logits:
