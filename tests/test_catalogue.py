@@ -75,6 +75,17 @@ def pair(hub_world: World) -> tuple[Repo, Repo]:
             "https://huggingface.co/u/r/blob/feature%2Fx/m.gguf",
             Reference("u/r", file="m.gguf", revision="feature/x"),
         ),
+        (
+            "https://huggingface.co/u/r?show_file_info=Q8_0%2Fm-Q8_0.gguf",
+            Reference("u/r", file="Q8_0/m-Q8_0.gguf"),
+        ),
+        (
+            "https://huggingface.co/u/r/tree/main?show_file_info=m-Q8_0.gguf",
+            Reference("u/r", file="m-Q8_0.gguf", revision="main"),
+        ),
+        ("https://hf.co/u/r/tree/main/Q8_0", Reference("u/r", quant="Q8_0", revision="main")),
+        ("https://hf.co/u/r/tree/refs/pr/3", Reference("u/r", revision="refs/pr/3")),
+        ("https://hf.co/u/r/blob/main/README.md", Reference("u/r", revision="main")),
         ("hf://u/r@v1/m.gguf", Reference("u/r", file="m.gguf", revision="v1")),
         ("hf://u/r/m.gguf", Reference("u/r", file="m.gguf")),
         ("hf://models/u/r", Reference("u/r")),
@@ -93,6 +104,8 @@ def test_references_in_every_form(text: str, expected: Reference) -> None:
         *(
             "https://example.com/u/r",
             "https://hf.co/u",
+            "https://hf.co/u/r?show_file_info=../m.gguf",
+            "https://hf.co/u/r/tree/main/a b",
             "https://[hf.co/u/r",
             "hf://",
             "u/r:m\u2028.gguf",
@@ -176,6 +189,16 @@ def test_paths_are_told_from_references() -> None:
         assert references.looks_like_path(text), text
     for text in ("u/r", "u/r:m.gguf", "hf.co/u/r/m.gguf", "https://hf.co/u/r/m.gguf", "name"):
         assert not references.looks_like_path(text), text
+
+
+def test_a_file_of_a_revision_is_meant_on_the_hub_unless_its_folder_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for text in ("u/r/m.gguf", "u/r@main/m.gguf"):
+        assert not references.means_local(text)
+        (tmp_path / text).parent.mkdir(parents=True)
+        assert references.means_local(text)
 
 
 @pytest.mark.parametrize("name", ["", "../m", "/m", "a/../m", "a//m", "./m", "a\\m", "c:m", "m\n"])

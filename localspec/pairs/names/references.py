@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Final
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from localspec.errors import BadReference
 from localspec.pairs.disk import folders
@@ -59,7 +60,7 @@ def means_local(text: str) -> bool:
         return False
     owner, _, rest = text.partition("/")
     name, _, file = rest.partition("/")
-    if not file or not _REPO.fullmatch(f"{owner}/{name}"):
+    if not file or not _REPO.fullmatch(f"{owner}/{name.partition('@')[0]}"):
         return True
     path = folders.user_path(text)
     return folders.is_file(path) or path.parent.is_dir()
@@ -136,13 +137,25 @@ def _parse_url(text: str) -> Reference:
         path = path.removeprefix(own.path.rstrip("/"))
     path = path.strip("/").removeprefix("models/")
     parts = [unquote(part) for part in path.split("/")]  # a branch may contain %2F
+    (shown,) = parse_qs(url.query).get("show_file_info", [""])[:1]
     if len(parts) >= 4 and parts[2] in _IN_URLS:
-        revision, file = parts[3], "/".join(parts[4:])
-        if parts[3] == "refs" and len(parts) >= 6:  # refs/pr/3
-            revision, file = "/".join(parts[3:6]), "/".join(parts[6:])
-        file = file if file.lower().endswith(".gguf") else ""
-        return _checked(text, Reference("/".join(parts[:2]), file=file, revision=revision))
+        return _checked(text, _inside(parts, shown))
+    if shown.lower().endswith(".gguf") and len(parts) == 2:
+        return _checked(text, Reference("/".join(parts), file=shown))
     return parse("/".join(parts)) if len(parts) > 1 else _checked(text, Reference(parts[0]))
+
+
+def _inside(parts: Sequence[str], shown: str) -> Reference:
+    """The reference of ``user/repo/tree/revision/path``, or of the file that the page shows."""
+    revision, path = parts[3], parts[4:]
+    if revision == "refs" and len(parts) >= 6:  # refs/pr/3
+        revision, path = "/".join(parts[3:6]), parts[6:]
+    repo, file = "/".join(parts[:2]), shown or "/".join(path)
+    if file.lower().endswith(".gguf"):
+        return Reference(repo, file=file, revision=revision)
+    # Folders have the names of quants: those of models in several parts, above all.
+    folder = path[-1] if path and parts[2] == "tree" else ""
+    return Reference(repo, quant=folder, revision=revision)
 
 
 def _own_hub() -> SplitResult:
