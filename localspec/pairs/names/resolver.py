@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -170,9 +171,12 @@ def of_record(pair: InstalledPair) -> ResolvedPair:
     for model in pair.models:
         if not model.complete:
             named = ",".join(each.origin for each in pair.drafts) or NONE
+            words = [pair.target.origin, "--draft", named, "--name", pair.name]
+            remedy = f"Run `localspec pull {shlex.join(words)}`."
+            if not model.repo:
+                remedy = f"Put it back, or run `localspec rm {pair.name}` and pull it anew."
             raise ModelFileError(
-                f"a file of the pair {pair.name} is gone: {model.first_gone}",
-                f"Run `localspec pull {pair.target.origin} --draft {named} --name {pair.name}`.",
+                f"a file of the pair {pair.name} is gone: {model.first_gone}", remedy
             )
     whole, reason = starter.with_drafters(pair)
     return _with_drafts_of(whole, pair.name, pair.target.path, reason)
