@@ -25,7 +25,7 @@ from localspec.chat.history.store import Store
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
 from localspec.engine.record.stats import FinishReason
-from localspec.errors import ConversationError, EngineError
+from localspec.errors import ConversationError, EngineError, OutOfMemory
 from localspec.ui import launch
 from localspec.ui.chat_app import ChatApp
 from localspec.ui.conversation.engine_phase import EnginePhase
@@ -442,6 +442,17 @@ async def test_what_was_typed_comes_back_after_an_edit() -> None:
         assert chat.app.prompt.text == "half a thought"
 
 
+@pytest.mark.parametrize("leaves", ["f8", "escape"])
+async def test_a_changed_edit_that_is_left_is_found_by_up(leaves: str) -> None:
+    async with chatting(answers=["A1.", "A2."]) as chat:
+        await chat.ask("first")
+        await chat.ask("second")
+        await chat.press("f8", *" half", leaves)
+        assert chat.app.prompt.text == {"f8": "first", "escape": ""}[leaves]
+        await chat.press("up")
+        assert chat.app.prompt.text == "second half"
+
+
 async def test_an_edited_message_does_not_follow_to_another_conversation(archive: Path) -> None:
     async with chatting(archive=archive, answers=["A1.", "B1."]) as chat:
         await chat.ask("first")
@@ -457,9 +468,122 @@ async def test_an_edited_message_does_not_follow_to_another_conversation(archive
         assert chat.app.prompt.text == "half a thought"
         chat.app.library.open(conversation)
         await chat.until(lambda: "A1." in chat.transcript() and chat.ready())
-        # What was typed at its end, before anything was edited, waits there.
-        await chat.until(lambda: chat.app.prompt.text == "half a thought", "the draft")
-        assert chat.app.turns.editing is None
+        await chat.until(lambda: chat.app.library.restored)
+        # What was typed went to the new conversation, and was sent there.
+        assert (chat.app.prompt.text, chat.app.turns.editing) == ("", None)
+
+
+async def test_a_draft_stays_with_its_conversation_and_is_found_in_another(archive: Path) -> None:
+    async with chatting(archive=archive, answers=["A1.", "B1.", "A2."]) as chat:
+        prompt, library = chat.app.prompt, chat.app.library
+
+        async def open_again(conversation: str, shown: str) -> None:
+            library.open(conversation)
+            await chat.until(lambda: library.restored and chat.ready(), "the other one")
+            assert shown in chat.transcript()
+
+        await chat.ask("first")
+        first = library.record.header.id
+        await chat.send("/clear")
+        await chat.until(lambda: "A1." not in chat.transcript() and chat.ready())
+        await chat.ask("second")
+        second = library.record.header.id
+        prompt.insert("for the second")
+        await open_again(first, "A1.")
+        assert not prompt.text
+        await chat.press("up")
+        assert prompt.text == "for the second"
+        await chat.press("down")
+        prompt.insert("for the first")
+        await open_again(second, "B1.")
+        assert prompt.text == "for the second"
+        await open_again(first, "A1.")
+        assert prompt.text == "for the first"
+        await chat.press("enter")
+        await chat.until(lambda: "A2." in chat.transcript() and chat.ready(), "the answer")
+        await open_again(second, "B1.")
+        await open_again(first, "A2.")
+        assert not prompt.text
+
+
+async def test_what_is_typed_goes_along_to_a_new_conversation_alone(archive: Path) -> None:
+    async with chatting(archive=archive, answers=["A1."]) as chat:
+        await chat.ask("first")
+        first = chat.app.library.record.header.id
+        chat.app.prompt.insert("next")
+        chat.app.library.begin_new()
+        await chat.until(lambda: "A1." not in chat.transcript() and chat.ready())
+        assert chat.app.prompt.text == "next"
+    with closing(Store(archive)) as store:
+        assert (store.draft(""), store.draft(first)) == ("next", "")
+
+
+async def test_a_conversation_opened_before_any_model_is_the_models_too(archive: Path) -> None:
+    record = ConversationRecord()
+    settings = replace(ChatSettings(), system_prompt="Be brief.")
+    record.graft([Message(Role.USER, "I am Ada."), Message(Role.ASSISTANT, "Hello.")], settings)
+    with closing(Store(archive)) as store:
+        store.save(record.header, record.nodes(), record.tree.leaf)
+        store.save_draft(record.header.id, "Who am I?")
+    sessions: list[ScriptedSession] = []
+
+    def load(pair: str, _progress: object, _cancel: object) -> ScriptedSession:
+        if not sessions and pair == "first":
+            raise OutOfMemory("no room")
+        sessions.append(ScriptedSession(answers=["Ada."]))
+        return sessions[-1]
+
+    app = ChatApp(inline(load, lambda _: None), archive=archive)
+    async with app.run_test(size=(100, 30)) as pilot:
+        chat = Chat(app, pilot, ScriptedSession())
+        await chat.until(lambda: app.turns.phase is EnginePhase.UNUSABLE)
+        app.library.open(record.header.id)
+        await chat.until(lambda: app.prompt.text == "Who am I?", "its draft")
+        app.pair_loader.switch("second")
+        await chat.until(lambda: chat.ready() and app.library.restored, "the second pair")
+        await chat.press("enter")
+        await chat.until(lambda: len(sessions[-1].messages) == 4 and chat.ready(), "the answer")
+        assert [m.content for m in sessions[-1].messages][::2] == ["I am Ada.", "Who am I?"]
+        assert sessions[-1].settings.system_prompt == "Be brief."
+        assert len(app.library.record.messages()) == 4
+    app.engine.shut_down()
+    assert app.engine.join(10)
+    assert app.library.shut_down()
+
+
+async def test_a_draft_seen_without_a_model_is_kept_once(archive: Path) -> None:
+    record = ConversationRecord()
+    record.graft([Message(Role.USER, "Hi."), Message(Role.ASSISTANT, "Hello.")], ChatSettings())
+    with closing(Store(archive)) as store:
+        store.save(record.header, record.nodes(), record.tree.leaf)
+        store.save_draft(record.header.id, "half a thought")
+
+    def load(_pair: str, _progress: object, _cancel: object) -> ScriptedSession:
+        raise OutOfMemory("no room")
+
+    app = ChatApp(inline(load, lambda _: None), archive=archive)
+    async with app.run_test() as pilot:
+        chat = Chat(app, pilot, ScriptedSession())
+        await chat.until(lambda: app.turns.phase is EnginePhase.UNUSABLE)
+        app.library.open(record.header.id)
+        await chat.until(lambda: app.prompt.text == "half a thought", "its draft")
+        app.prompt.insert("!")
+        await chat.settle()
+    app.engine.shut_down()
+    assert app.engine.join(10)
+    assert app.library.shut_down()
+    with closing(Store(archive)) as store:
+        assert store.draft(record.header.id) == "half a thought!"
+
+
+@pytest.mark.parametrize("words", ["🙂", "???"])
+async def test_signs_alone_find_no_conversation(archive: Path, words: str) -> None:
+    async with chatting(archive=archive) as chat:
+        await chat.ask("first")
+        await chat.send("/clear")
+        await chat.until(lambda: "first" not in chat.transcript() and chat.ready())
+        await chat.send(f"/history {words}")
+        await chat.until(lambda: f"is called “{words}”" in chat.transcript())
 
 
 async def test_the_command_that_leaves_a_conversation_is_no_draft_of_it(archive: Path) -> None:

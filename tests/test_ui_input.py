@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from contextlib import closing
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -15,8 +17,9 @@ from textual import events
 from localspec.chat.conversation import Message, Role
 from localspec.chat.history.store import Store
 from localspec.chat.history.tree import title_of
-from localspec.errors import LocalspecError, PromptTooLong
+from localspec.errors import EngineDied, LocalspecError, PromptTooLong
 from localspec.pairs.hub.pair_pull import PullRequest
+from localspec.process import messages as m
 from localspec.ui.chat_app import ChatApp
 from localspec.ui.commands import command_table
 from localspec.ui.commands.command_table import COMMANDS
@@ -425,6 +428,76 @@ def test_what_is_typed_while_models_are_loaded_again_is_not_sent() -> None:
     assert not sending.enter("whole", False)
     reloaded.call_args.args[0]()
     app.prompt.submit.assert_called_once()
+
+
+@pytest.mark.parametrize("half", [True, False])
+async def test_f5_after_the_engine_was_lost_sends_nothing_that_is_half_typed(half: bool) -> None:
+    async with dying(answers=["A1.", "A2."]) as (chat, sessions, die):
+        await chat.ask("first")
+        if half:
+            chat.app.prompt.insert("and what")
+        else:
+            chat.session.gate.close()
+            await chat.send("second")
+            await chat.until(lambda: chat.app.turns.busy)
+        die()
+        await chat.until(lambda: chat.app.turns.phase is EnginePhase.DEAD)
+        assert chat.app.prompt.text == ("and what" if half else "second")
+        chat.session.gate.open()
+        await chat.press("f5")
+        await chat.until(lambda: len(sessions) == 2 and chat.ready(), "loading again")
+        await chat.until(lambda: len(sessions[1].messages) == (2 if half else 4), "the answer")
+        asked = [m.content for m in chat.app.library.record.messages()][::2]
+        assert asked == (["first"] if half else ["first", "second"])
+        assert chat.app.prompt.text == ("and what" if half else "")
+
+
+@asynccontextmanager
+async def dying(
+    **script: Any,
+) -> AsyncIterator[tuple[Chat, list[ScriptedSession], Callable[[], None]]]:
+    """A chat, its sessions, and what loses the engine of the latest one."""
+    sessions: list[ScriptedSession] = []
+
+    def load(_pair: str, _progress: object, _cancel: object) -> ScriptedSession:
+        sessions.append(ScriptedSession(gate=Gate(), **script))
+        return sessions[-1]
+
+    app = ChatApp(inline(load, lambda _: None))
+
+    def die() -> None:
+        app.engine._transport._hear = lambda _: None  # type: ignore[attr-defined]
+        gone = m.Died(m.SentError.of(EngineDied("the engine is gone", "Load it again.")))
+        app._events.hear(m.Envelope(0, 0, gone))
+
+    async with app.run_test(size=(100, 30)) as pilot:
+        chat = Chat(app, pilot, ScriptedSession())
+        await chat.until(lambda: app.session is not None, "loading")
+        chat.session = sessions[0]
+        yield chat, sessions, die
+    app.engine.shut_down()
+    assert app.engine.join(10)
+
+
+async def test_enter_twice_at_the_first_message_sends_it_alone() -> None:
+    async with chatting(answers=["A1."]) as chat:
+        chat.app.prompt.insert("Hello?")
+        for _ in range(2):
+            chat.app.post_message(events.Key("enter", "\r"))
+        await chat.until(lambda: "A1." in chat.transcript() and chat.ready())
+        await chat.settle()
+        assert not chat.app.prompt.text
+
+
+async def test_another_model_counts_what_is_typed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with dying() as (chat, sessions, _):
+        prompt = chat.app.prompt
+        prompt.insert("x" * 2000)
+        await chat.until(lambda: prompt.border_subtitle == "7 tokens", "the count")
+        monkeypatch.setattr(ScriptedSession, "count", lambda *_: 9)
+        chat.app.pair_loader.switch("other")
+        await chat.until(lambda: len(sessions) == 2 and chat.ready(), "the other pair")
+        await chat.until(lambda: prompt.border_subtitle == "9 tokens", "another count")
 
 
 async def test_a_message_that_begins_with_a_slash_comes_back_as_it_was_typed() -> None:

@@ -86,6 +86,7 @@ class EngineEvents:
         """Show a loaded pair; after the first one, propose others that suit this machine."""
         self.tools.loaded()  # before a message that has waited is sent
         self.app.pair_loader.loaded(info)
+        self.size.loaded()
         self.sender.answered()
         if self.proposes:
             self.proposes = False

@@ -13,7 +13,7 @@ from localspec.safe_text import one_line, safe
 from localspec.ui.commands import parameters
 from localspec.ui.commands.command import message_text
 from localspec.ui.commands.command_context import CommandContext, loaded
-from localspec.ui.conversation.engine_phase import GONE, EnginePhase
+from localspec.ui.conversation.engine_phase import GONE
 from localspec.ui.input import extracts
 from localspec.ui.panel.dashboard import PanelForm
 from localspec.ui.screens import compare
@@ -234,9 +234,7 @@ def regenerate(app: CommandContext, _argument: str) -> None:
     if app.engine.alive:
         app.turns.regenerate()
         return
-    # A message lost with the engine goes back into the input.
-    lost = app.prompt.text and app.turns.phase is EnginePhase.DEAD
-    app.pair_loader.reload(app.prompt.submit if lost else app.turns.regenerate)
+    app.pair_loader.reload(app.prompt.submit if app.turns.gave_back else app.turns.regenerate)
 
 
 def twice(app: CommandContext, argument: str) -> None:

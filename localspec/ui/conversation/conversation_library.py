@@ -38,7 +38,7 @@ class ConversationLibrary:
     Attributes:
         store_thread: writes and reads the store; None to keep nothing.
         record: of the conversation on screen.
-        resume: the id of the conversation to begin with.
+        resume: the id of the conversation to begin with, or to go on with once a model is there.
         begun: called once what earlier runs have left was looked for, and once a chosen
             conversation was, with whether the conversation is there.
     """
@@ -48,9 +48,12 @@ class ConversationLibrary:
     resume: str | None
     turns: TurnController
     begun: Callable[[bool], None]
-    _begun: bool = False
+    _due: bool = True  # what is to be restored waits for a model
     _opening: bool = False  # a conversation was chosen, and is not there yet
+    _between: bool = False  # the input was left, and the other conversation's draft is not there yet
+    _knows_sent: bool = False  # what earlier runs sent has been read
     _knows_drafts: bool = False  # an earlier run's draft has been read and may be replaced
+    _moved: str = ""  # the conversation from which the input went along to a new one
     _draft_timer: Timer | None = None
     _draft: tuple[str, str] | None = None
 
@@ -67,20 +70,21 @@ class ConversationLibrary:
     def loaded(self, session: SessionInfo) -> None:
         """Record that a newly loaded pair answers from now on."""
         self.record.pair = PairReference(session.pair_name, *session.pair_reference)
-        if not self._begun:
-            self._begun = True
+        if self._due:
+            self._due, self._opening = False, True
             self.work(self._begin())
 
     @property
     def restored(self) -> bool:
         """Whether the conversation is there that was left or chosen: before, nothing is sent."""
-        return self.store_thread is None or (self._knows_drafts and not self._opening)
+        return self.store_thread is None or not (self._due or self._opening)
 
     # The draft in the input
 
     def draft(self, text: str) -> None:
         """Keep `text` as the draft within a second, unless it edits an earlier message."""
-        if self.store_thread is None or self.turns.editing is not None:
+        moved = self._between or self.record.header.id == self._moved
+        if self.store_thread is None or moved or self.turns.editing is not None:
             return
         self._draft = (self._draft_key(), text)
         if self._draft_timer is None and self._knows_drafts:
@@ -93,15 +97,20 @@ class ConversationLibrary:
             self.store_thread.write(lambda store: store.save_draft("", ""))
 
     def _leave(self) -> None:
-        """Store the input as it is now, before another conversation comes to the screen.
+        """Store the input as the draft of the conversation on screen, and empty it for another.
 
-        An edited message is left first: it does not belong to the other conversation. The input's
-        latest change may be told only afterwards, as one of the other conversation.
+        An edited message is left first: it does not belong to the other conversation.
         """
+        prompt = self.turns.prompt
         self.turns.leave_edit()
-        self.draft(self.turns.prompt.text)
-        if self._knows_drafts:
-            self._save_draft()
+        if self.store_thread is None:
+            return
+        self.draft(prompt.text)
+        self._save_draft()
+        self._between = True  # what is told of the input now is no draft of this conversation
+        if prompt.text.strip():
+            prompt.sent.add(prompt.text)  # Up finds it in the other conversation
+        prompt.clear()
 
     def _save_draft(self) -> None:
         draft, self._draft, self._draft_timer = self._draft, None, None
@@ -123,16 +132,19 @@ class ConversationLibrary:
         if self.store_thread is None:
             return
         await self._told(self._restore())
-        self._knows_drafts = True
+        self._knows_drafts, self._opening = True, False
         self.begun(self.resume in (None, self.record.header.id))
 
     async def _restore(self) -> None:
         """Restore a conversation, sent questions, a draft."""
         if self.resume is not None:
             await self._told(self._open(self.resume))
+        if self._knows_sent:
+            return
         with suppress(ConversationError):  # the store thread has reported it
             questions = await self.ask(lambda store: store.questions(_QUESTIONS))
             self.turns.prompt.sent.begin([*map(as_typed, questions)])
+            self._knows_sent = True
             if not self.record.tree.nodes:
                 await self._restore_draft()
 
@@ -176,9 +188,13 @@ class ConversationLibrary:
     # Other conversations
 
     def begin_new(self) -> None:
-        """Begin a new conversation."""
+        """Begin a new conversation, with what is typed."""
         if self.turns.free():
-            self._leave()
+            self.turns.leave_edit()
+            for key, text in ((self._draft_key(), ""), ("", self.turns.prompt.text)):
+                self._draft = (key, text)
+                self._save_draft()
+            self._moved = self.record.header.id
             self.turns.clear()
 
     def ask(
@@ -211,6 +227,7 @@ class ConversationLibrary:
         """Go on with a stored conversation; what is entered meanwhile waits for it."""
         if self.turns.phase is EnginePhase.UNUSABLE or self.turns.free():
             self._opening = True
+            self._leave()
             self.work(self._open_chosen(conversation))
 
     async def _open_chosen(self, conversation: str) -> None:
@@ -219,8 +236,12 @@ class ConversationLibrary:
         self.begun(self.record.header.id == conversation)
 
     async def _open(self, conversation: str, *, named: bool = False) -> None:
-        if self._show(await self.ask(lambda store: store.load(conversation)), named=named):
+        try:
+            self._show(await self.ask(lambda store: store.load(conversation)), named=named)
+        finally:
+            self._between = False
             await self._restore_draft()
+            self._knows_drafts = True
 
     async def open_with(self, words: str) -> None:
         """Go on with the latest stored conversation that contains these words.
@@ -234,6 +255,7 @@ class ConversationLibrary:
                 f"no file and no stored conversation is called “{one_line(words, 60)}”",
                 "F7 lists the conversations.",
             )
+        self._leave()
         await self._open(found[0].header.id, named=True)
 
     async def export(self, form: str, path: Path | None) -> None:
@@ -261,33 +283,36 @@ class ConversationLibrary:
     async def import_file(self, path: Path) -> None:
         """Store the conversation in a file, and open it."""
         stored = await asyncio.to_thread(import_export.read_file, path)
-        if self.store_thread is not None:
-            nodes = list(stored.tree.nodes.values())
-            await self.ask(
-                lambda store: store.save(stored.header, nodes, stored.tree.leaf), changes=True
-            )
-        self._show(stored, named=True)
+        if self.store_thread is None:
+            self._show(stored, named=True)
+            return
+        header, tree = stored.header, stored.tree
+        nodes = list(tree.nodes.values())
+        await self.ask(lambda store: store.save(header, nodes, tree.leaf), changes=True)
+        self._leave()
+        await self._open(header.id, named=True)
 
-    def _show(self, stored: StoredConversation, *, named: bool = False) -> bool:
-        """Go on with a conversation if the engine is free; return whether it was.
+    def _show(self, stored: StoredConversation, *, named: bool = False) -> None:
+        """Go on with a conversation if the engine is free.
 
-        Without a model the conversation is shown, and goes on once a model is loaded.
+        Without a model the conversation is shown, and opened again once a model is loaded.
 
         Args:
             stored: the conversation.
             named: say its title: it was found by words, or by the name of a file.
         """
+        self.turns.leave_edit()
+        self._moved = ""
         if self.turns.phase is EnginePhase.UNUSABLE:
-            self._leave()
             self.record.open(stored)
             self.turns.show_conversation()
-            return True
+            self.resume, self._due = stored.header.id, True
+            return
         session = self.turns.engine.info
         if not self.turns.free() or session is None:
-            return False
+            return
         stored_settings = settings_of(stored.header.parameters, session.settings)
         settings = session.advice.settled(stored_settings)
-        self._leave()
         self.record.open(stored)
         other, notices = stored.header.pair.name, []
         if named:
@@ -296,7 +321,6 @@ class ConversationLibrary:
         if other and other != session.pair_name:
             notices.append(f"so far {other} answered here, now {session.pair_name} does")
         self.turns.reopen(settings, "; ".join(notices))
-        return True
 
 
 def _joined(before: str, after: str) -> str:

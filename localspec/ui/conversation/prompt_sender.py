@@ -107,8 +107,9 @@ class PromptSender:
         if (slash := parse(text)) is not None:
             command_table.run(self.app, *slash)
         elif not text:
-            prompt.give_back(PROMPTS[self._tried % len(PROMPTS)])
-            self._tried += 1
+            if self._accepts(text):  # not after a first question, whose Enter came twice
+                prompt.give_back(PROMPTS[self._tried % len(PROMPTS)])
+                self._tried += 1
         elif text != self._doubted and (missing := extracts.missing(text)):
             self._doubted = text
             self.app.status.flash(f"there is no file {missing}: Enter sends the word as it is")

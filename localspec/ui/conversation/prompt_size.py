@@ -36,6 +36,11 @@ class PromptSize:
         self._counted, self._counting = (self._counting, tokens), ""
         self.show()
 
+    def loaded(self) -> None:
+        """Forget the count: another model may have other tokens."""
+        self._counted = ("", 0)
+        self.show()
+
     def died(self) -> None:
         """Expect no count of a lost engine."""
         self._counting = ""

@@ -253,10 +253,9 @@ class TurnController:
         if node is None:
             self.status.flash("there is no earlier message")
             return
+        self._remember_typed()
         if self.editing is None:
             self._unsent = self.prompt.text
-            if self._unsent.strip():
-                self.prompt.sent.add(self._unsent)  # Up finds it, even if the edit is dropped
         self.edit(node.id)
         self.prompt.show(as_typed(node.message.content))
         self.prompt.history.clear()  # undo would leave the edit on; Esc takes it back
@@ -265,8 +264,22 @@ class TurnController:
     def leave_edit(self) -> None:
         """Leave an edited question as it was."""
         if self.editing is not None:
+            self._remember_typed()
             self.edit(None)
             self.prompt.show(self._unsent)
+
+    def _remember_typed(self) -> None:
+        """Let Up find what is in the input, unless it is a question as it was sent."""
+        edited = self.record.tree.nodes.get(self.editing or "")
+        typed = self.prompt.text
+        if typed.strip() and (edited is None or typed != as_typed(edited.message.content)):
+            self.prompt.sent.add(typed)
+
+    @property
+    def gave_back(self) -> bool:
+        """Whether the input holds the question that a lost engine did not answer."""
+        asked = as_typed(self._asked).strip()
+        return self.phase is EnginePhase.DEAD and asked == self.prompt.text.strip() != ""
 
     # Changes between turns
 
