@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from textual.events import Key
 from textual.pilot import Pilot
 from textual.selection import SELECT_ALL
 from textual.widgets import Input
@@ -574,6 +575,23 @@ async def test_a_draft_seen_without_a_model_is_kept_once(archive: Path) -> None:
     assert app.library.shut_down()
     with closing(Store(archive)) as store:
         assert store.draft(record.header.id) == "half a thought!"
+
+
+async def test_enter_right_after_a_search_opens_what_it_finds(archive: Path) -> None:
+    async with chatting(archive=archive, answers=["A1.", "B1."]) as chat:
+        await chat.ask("apples")
+        first = chat.app.library.record.header.id
+        await chat.send("/clear")
+        await chat.until(lambda: "A1." not in chat.transcript() and chat.ready())
+        await chat.ask("boats")
+        await chat.press("f7")
+        await chat.until(lambda: isinstance(chat.app.screen, HistoryScreen), "the list")
+        await chat.until(lambda: "apples" in chat.screen() and "boats" in chat.screen())
+        for key in "apples":
+            chat.app.post_message(Key(key, key))
+        chat.app.post_message(Key("enter", "\r"))
+        await chat.until(lambda: chat.app.library.record.header.id == first and chat.ready())
+        assert "A1." in chat.transcript()
 
 
 @pytest.mark.parametrize("words", ["🙂", "???"])

@@ -50,7 +50,9 @@ class ConversationLibrary:
     begun: Callable[[bool], None]
     _due: bool = True  # what is to be restored waits for a model
     _opening: bool = False  # a conversation was chosen, and is not there yet
-    _between: bool = False  # the input was left, and the other conversation's draft is not there yet
+    _between: bool = (
+        False  # the input was left, and the other conversation's draft is not there yet
+    )
     _knows_sent: bool = False  # what earlier runs sent has been read
     _knows_drafts: bool = False  # an earlier run's draft has been read and may be replaced
     _moved: str = ""  # the conversation from which the input went along to a new one

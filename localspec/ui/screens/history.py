@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -86,6 +87,8 @@ class HistoryScreen(Dialogue[str | None]):
         self._library = library
         self._current = current
         self._found: list[ListedConversation] = []
+        self._found_by: str | None = None  # the search that found them
+        self._opens = False  # the one that the present search finds, once it is listed
         self._renaming: str | None = None
         self._sought = ""  # the search before a title was edited
         self._nothing = False
@@ -114,24 +117,26 @@ class HistoryScreen(Dialogue[str | None]):
     @on(Input.Changed)
     def _typed(self) -> None:
         if self._renaming is None:
+            self._opens = False
             self._refresh()
 
-    def _work(self, job: Awaitable[None], group: str) -> None:
+    def _work(self, job: Callable[[], Awaitable[None]], group: str) -> None:
         """Run it in the background and report its errors; a newer list replaces an older one."""
-        self.run_worker(self._told(job), exclusive=group == "list", group=group)
+        self.run_worker(partial(self._told, job), exclusive=group == "list", group=group)
 
-    async def _told(self, job: Awaitable[None]) -> None:
+    async def _told(self, job: Callable[[], Awaitable[None]]) -> None:
         try:
-            await job
+            await job()
         except Exception as error:
             self._say(". ".join(in_words(error)))
 
     def _refresh(self, keep: int = 0, chosen: str = "") -> None:
         """List again, and choose a conversation by its id, else by place."""
-        self._work(self._fetch(self._search.value, keep, chosen), "list")
+        self._work(partial(self._fetch, self._search.value, keep, chosen), "list")
 
     async def _fetch(self, search: str, keep: int, chosen: str) -> None:
         self._found = await self._library.ask(lambda store: store.listed(search))
+        self._found_by = search
         now = time.time()
         if self._nothing:
             self._say("")
@@ -142,15 +147,20 @@ class HistoryScreen(Dialogue[str | None]):
         if self._found:
             at = ids.index(chosen) if chosen in ids else min(keep, len(ids) - 1)
             self._list.highlighted = at
+            if self._opens:
+                self.action_open()
         else:
             self._say("nothing found" if search.strip() else "no conversation is stored yet")
 
     def _change(self, job: Callable[[Store], None]) -> None:
         # Read it here: by the time a worker begins, the list may have been closed.
-        self._work(self._library.ask(job, changes=True), "change")
+        asked = self._library.ask(job, changes=True)
+        self._work(lambda: asked, "change")
 
     def _chosen(self) -> ListedConversation | None:
         index = self._list.highlighted
+        if self._renaming is None and self._found_by != self._search.value:
+            return None  # the list for these words is not there yet
         return self._found[index] if index is not None and index < len(self._found) else None
 
     def _say(self, text: str) -> None:
@@ -183,6 +193,7 @@ class HistoryScreen(Dialogue[str | None]):
     def action_open(self) -> None:
         """Open the chosen one."""
         chosen = self._chosen()
+        self._opens = self._found_by != self._search.value
         if chosen is not None:
             self.dismiss(chosen.header.id)
 
@@ -234,7 +245,7 @@ class HistoryScreen(Dialogue[str | None]):
 
     def action_undo(self) -> None:
         """Bring the last deleted one back, also one of an earlier run."""
-        self._work(self._undo(), "change")
+        self._work(self._undo, "change")
 
     async def _undo(self) -> None:
         title = await self._library.ask(lambda store: store.undelete(), changes=True)
@@ -248,7 +259,7 @@ class HistoryScreen(Dialogue[str | None]):
         """Write the chosen one to a JSON file and a Markdown file in the current folder."""
         chosen = self._chosen()
         if chosen is not None:
-            self._work(self._export(chosen.header.id), "export")
+            self._work(partial(self._export, chosen.header.id), "export")
 
     async def _export(self, conversation: str) -> None:
         written = [
