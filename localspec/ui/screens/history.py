@@ -16,6 +16,7 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
+from textual.worker import Worker
 
 from localspec import formats
 from localspec.chat.history import import_export
@@ -122,13 +123,14 @@ class HistoryScreen(Dialogue[str | None]):
 
     def _work(self, job: Callable[[], Awaitable[None]], group: str) -> None:
         """Run it in the background and report its errors; a newer list replaces an older one."""
-        self.run_worker(partial(self._told, job), exclusive=group == "list", group=group)
 
-    async def _told(self, job: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await job()
-        except Exception as error:
-            self._say(". ".join(in_words(error)))
+        async def told() -> None:  # not begun here: one that is replaced may never begin
+            try:
+                await job()
+            except Exception as error:
+                self._say(". ".join(in_words(error)))
+
+        _: Worker[None] = self.run_worker(told, exclusive=group == "list", group=group)
 
     def _refresh(self, keep: int = 0, chosen: str = "") -> None:
         """List again, and choose a conversation by its id, else by place."""
