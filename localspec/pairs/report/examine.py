@@ -208,7 +208,7 @@ def examine(
     drafted = found or own_heads or not asked.own
     offer = None if drafted else nearby_heads.offered(target, retries, quant=tag)
     sizes = [_draft_facts(each, target) for each in found]
-    of_model = facts(target.header, target.more_bytes, mtp=bool(own_heads))
+    of_model = facts(target.header, mtp=bool(own_heads))
     ahead = outlook_for(
         of_model,
         sizes[0] if sizes else None,
@@ -242,7 +242,7 @@ def with_next_load(
     if not why or report.besides or own_head(target.header):
         return replace(report, left_out=why)
     alone = outlook_for(
-        facts(target.header, target.more_bytes),
+        facts(target.header),
         None,
         free,
         n_ctx,
@@ -284,7 +284,7 @@ def _with_quant(
     if quant.lower() != BEST:
         return with_quant(repo, quant)
     found = model_source.from_hub(replace(repo, quant=""), retries, target=True)
-    sizes = facts(found.header, found.more_bytes)
+    sizes = facts(found.header)
     ahead = outlook_for(sizes, None, free and free())
     best = suited(found, sizes, ahead.fit, speed_of)
     if best is None and len(list(of_same_model(found))) > 1:
@@ -304,7 +304,7 @@ def _draft_facts(draft: ModelSource, target: ModelSource) -> ModelFacts:
     """The sizes of a draft model, or of a head, which must fit the target."""
     if head_checks.is_head(draft.header):
         head_checks.require_fit(draft.header, target.header, draft.label)
-    return draft_facts(draft.header, draft.more_bytes)
+    return draft_facts(draft.header)
 
 
 def _target(meant: Meaning, retries: RetryPolicy, *, draft: bool = False) -> ModelSource:
