@@ -197,10 +197,9 @@ def examine(
     usable.require_usable(target.header, target.label)
     found, reason, candidates = _own_drafts(meant, target, retries, scan, asked)
     tag = of_target.quant if isinstance(of_target, Reference) else ""
-    if more := _asked_drafts(asked, target, retries, scan, tag):
+    if more := _asked_drafts(asked, found, target, retries, scan=scan, quant=tag):
         reason = reason if found else "named"
         found = (*found, *more)
-    resolver.require_different([each.paths[0] for each in found])
     if further and not candidates:
         candidates = _try_all((target, *found), retries, scan)
     inside = asked.own or MTP in asked.heads
@@ -349,14 +348,25 @@ def _curated(entry: CuratedPair, file: CuratedFile, retries: RetryPolicy) -> Mod
 
 
 def _asked_drafts(
-    asked: AllowedDrafters, target: ModelSource, retries: RetryPolicy, scan: bool, quant: str
+    asked: AllowedDrafters,
+    own: Sequence[ModelSource],
+    target: ModelSource,
+    retries: RetryPolicy,
+    *,
+    scan: bool,
+    quant: str,
 ) -> tuple[ModelSource, ...]:
-    """The drafters with files that were asked for: by name, or as heads next to the target."""
-    found = [one for it in asked.named for one in _named_drafts(it, target, retries, scan)]
-    inside = (MTP,) if head_checks.has_usable_mtp(target.header) else ()
-    kinds = [kind for kind in asked.heads if kind not in inside]
-    found += [nearby_heads.required(target, kind, retries, quant=quant) for kind in kinds]
-    return tuple(found)
+    """The drafters with files that were asked for: by name, or as heads next to the target.
+
+    A head that is among the pair's `own` drafters is one already.
+
+    Raises:
+        UsageError: one was named that drafts already.
+    """
+    named = [one for it in asked.named for one in _named_drafts(it, target, retries, scan)]
+    known = [each.paths[0] for each in (*own, *named)]
+    resolver.require_different(known)
+    return (*named, *nearby_heads.further(target, asked.heads, known, retries, quant=quant))
 
 
 def _named_drafts(
