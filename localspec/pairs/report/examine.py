@@ -178,7 +178,7 @@ def examine(
         pair: a short name, a file or a Hub reference.
         draft: a value of ``--draft``; None means ``auto``.
         retries: the caller's.
-        n_ctx: tokens of context to count memory for, None to choose.
+        n_ctx: tokens of context to count memory for, as in `outlook_for`.
         free: returns the free memory, None for the machine's main memory alone.
         scan: whether to consider models of other programs on this disk.
         further: whether to try more drafts for a pair that has a drafter already.
