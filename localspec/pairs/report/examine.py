@@ -362,7 +362,9 @@ def _asked_drafts(
 
     Raises:
         UsageError: one was named that drafts already.
+        ModelFileError: of several names, one is the path of a missing file.
     """
+    resolver.require_present(asked.named)
     named = [one for it in asked.named for one in _named_drafts(it, target, retries, scan)]
     known = [each.paths[0] for each in (*own, *named)]
     resolver.require_different(known)
