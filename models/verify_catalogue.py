@@ -60,8 +60,8 @@ def verify(entry: CuratedPair, retries: RetryPolicy) -> Verified:
             head_checks.require_fit(draft.header, target.header, draft.label)
     if target.header.architecture != entry.architecture:
         raise LocalspecError(f"{target.label} is of the architecture {target.header.architecture}")
-    beside = [draft_facts(each.header, each.more_bytes) for each in drafts]
-    sizes = facts(target.header, target.more_bytes)
+    beside = [draft_facts(each.header) for each in drafts]
+    sizes = facts(target.header)
     needed = outlook_for(sizes, beside[0] if beside else None).fit.needed
     remarks = []
     if needed > entry.memory_gb * 1e9:

@@ -24,6 +24,7 @@ from localspec.errors import (
 from localspec.pairs.disk import folders, installed, starter
 from localspec.pairs.disk.installed import InstalledModel, InstalledPair
 from localspec.pairs.gguf import head_checks
+from localspec.pairs.gguf.header import read_header
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import pair_pull
 from localspec.pairs.hub.cache import RemoteFile
@@ -595,6 +596,8 @@ def test_show_of_a_pair(hub_world: World) -> None:
     assert data["vocabulary"]["compatible"] is True
     assert data["memory"]["n_ctx"] == 512
     assert data["memory"]["verdict"] == "fits"
+    whole = json.loads(hub_world.run("show", "toy", "--json", "--ctx-size", "0").out)
+    assert whole["memory"]["n_ctx"] == read_header(toy.TARGET).setting("context_length") > 512
 
 
 def test_show_of_lookup_alone(hub_world: World) -> None:

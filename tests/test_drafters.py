@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
@@ -31,15 +32,18 @@ from localspec.engine.round.acceptance import Accept, verification
 from localspec.engine.round.generate import Engine
 from localspec.engine.round.generate_settings import GenerateSettings
 from localspec.engine.round.sampling import SamplingParams
-from localspec.errors import LocalspecError, OutOfMemory, UsageError
+from localspec.errors import LocalspecError, ModelFileError, OutOfMemory, UsageError
 from localspec.loading import model_loader
 from localspec.loading.load import check, load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements.measured_costs import identity_of
 from localspec.loading.planning import load_plan
+from localspec.pairs.disk import installed
+from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.memory.free import FreeMemory
-from localspec.pairs.names import draft_option
+from localspec.pairs.names import draft_option, resolver
 from localspec.pairs.names.draft_option import AllowedDrafters
+from localspec.pairs.report.examine import examine
 from tests.support import toy
 
 from .fakes import ended, fake_session
@@ -488,6 +492,30 @@ def test_the_words_of_draft(text: str | None, expected: AllowedDrafters) -> None
 def test_what_draft_cannot_mean(text: str) -> None:
     with pytest.raises(UsageError, match="--draft"):
         draft_option.parse(text)
+
+
+def test_a_file_whose_path_has_a_comma_can_draft(
+    toy_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "a,b" / "c,d.gguf"
+    file.parent.mkdir()
+    file.symlink_to(toy_draft)
+    monkeypatch.chdir(tmp_path)
+    for text in (str(file), f"lookup, {file}", f"{file},lookup", "a,b/c,d.gguf"):
+        (draft,) = check(LoadRequest(pair="toy", draft=text)).drafts
+        assert file in (path.absolute() for path in draft.files.paths)
+        (known,) = draft_option.parse(text).named
+        assert Path(known).absolute() == file
+    assert installed.lasting_drafts("lookup,./a,b/c,d.gguf") == f"lookup,{file}"
+
+
+@pytest.mark.parametrize("look", [resolver.resolve, partial(examine, retries=RetryPolicy())])
+def test_a_missing_file_whose_path_has_a_comma_says_what_commas_mean(
+    look: Callable[..., object], tmp_path: Path
+) -> None:
+    with pytest.raises(ModelFileError, match="a does not exist") as told:
+        look("toy", f"{tmp_path}/a,b.gguf")
+    assert "Commas separate the names of drafters." in told.value.remedy
 
 
 def test_a_draft_named_twice_in_two_ways_is_refused(toy_draft: Path) -> None:

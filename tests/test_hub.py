@@ -13,9 +13,11 @@ from localspec.pairs.hub import cache
 from localspec.pairs.hub import client as hub
 from localspec.pairs.hub.client import RemoteFile
 from localspec.pairs.hub.retries import RetryPolicy
+from localspec.pairs.memory.model_facts import active_share, facts
 from localspec.pairs.names import references
 from localspec.pairs.report import model_source
 from tests.support import ggufs, toy
+from tests.support.hub_server import Hollow
 from tests.support.hub_world import World
 
 # Else whatever looks for drafts would read the starter's 49,000 tokens.
@@ -87,6 +89,34 @@ def test_a_part_that_is_missing_is_named(hub_world: World) -> None:
     del files["deep-00002-of-00003.gguf"]
     hub_world.server.add("ann/Deep", dict(files))
     check_failure(hub_world, "ann/Deep", "lacks deep-00002-of-00003.gguf")
+
+
+def test_experts_of_later_parts_are_known_before_they_are_fetched(hub_world: World) -> None:
+    keys = {"block_count": 1, "embedding_length": 64, "attention.head_count": 4}
+    keys |= {"expert_count": 8, "expert_used_count": 2}
+    own = [(f"qwen3moe.{key}", ggufs.U32, value) for key, value in keys.items()]
+    whole = [
+        ("general.architecture", ggufs.STRING, "qwen3moe"),
+        ("tokenizer.ggml.model", ggufs.STRING, "gpt2"),
+        ("tokenizer.ggml.tokens", ggufs.ARRAY, (ggufs.STRING, ggufs.words(300))),
+        *own,
+        ("split.count", ggufs.U16, 3),
+    ]
+    experts = ggufs.tensor("blk.0.ffn_up_exps.weight", [1 << 20], 0, 0)
+    output = ggufs.tensor("output.weight", [1 << 18], 0, 0)
+    parts = (ggufs.header(whole), *(ggufs.header([], [each]) for each in (experts, output)))
+    sizes = (0, 1 << 22, 1 << 20)  # as `split --no-tensor-first-split` makes them
+    files = {
+        f"m-{at:05}-of-00003.gguf": Hollow(part, len(part) + size)
+        for at, (part, size) in enumerate(zip(parts, sizes, strict=True), 1)
+    }
+    hub_world.server.add("ann/Mixture", files)
+    found = model_source.from_hub(references.parse("ann/Mixture"), QUICK, target=True)
+    known = facts(found.header)
+    assert active_share(found.header) == pytest.approx(0.2 + 0.8 * 2 / 8)
+    assert (known.experts, known.largest_matrix) == ((1 << 22,), 1 << 22)
+    assert known.output_weights == 1 << 20
+    assert found.missing == found.n_bytes
 
 
 def test_a_renamed_repository_is_not_followed(hub_world: World, one: RemoteFile) -> None:

@@ -14,14 +14,14 @@ from huggingface_hub import hf_hub_download
 from huggingface_hub.utils import _shared_blobs
 
 from localspec.errors import NotEnoughDisk
-from localspec.pairs.disk import installed
+from localspec.pairs.disk import installed, unfinished_pulls
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import client as hub
 from localspec.pairs.hub import download
 from localspec.pairs.hub.cache import RemoteFile
 from localspec.pairs.hub.download import FileProgress
 from localspec.pairs.hub.retries import RetryPolicy
-from localspec.pairs.names import resolver
+from localspec.pairs.names import catalogue, resolver
 from tests.support import ggufs
 from tests.support.hub_server import Repo, wait_for
 from tests.support.hub_world import World
@@ -108,6 +108,59 @@ def test_an_interrupt_of_rm_forgets_nothing(hub_world: World, repo: Repo) -> Non
     assert "the same command removes what is left" in log.read_text()
     assert installed.find("big") is not None
     assert "2 MB freed" in hub_world.run("rm", "big").out
+
+
+def _pull_without_draft(world: World) -> tuple[Repo, Repo]:
+    """Pull a pair of the catalogue whose draft comes damaged; its repositories."""
+    entry = catalogue.pairs()["qwen3-8b"]
+    assert entry.draft is not None
+    files = {entry.target.file: ggufs.model(n_bytes=64_000), "other-Q8_0.gguf": ggufs.model(seed=2)}
+    target = world.server.add(entry.target.repo, files)
+    draft = world.server.add(entry.draft.repo, {entry.draft.file: ggufs.model(seed=1)})
+    hf_hub_download(target.name, "other-Q8_0.gguf")
+    world.server.fault(f"/cdn/{draft.name}", flip_at=100, whole=True)
+    assert "thrown away" in world.run("pull", "qwen3-8b").err
+    assert len(world.blobs(target.name)) == 2
+    return target, draft
+
+
+@pytest.mark.parametrize("what", ["Qwen3-8B", "--all"])
+def test_rm_removes_the_finished_files_of_an_unfinished_pull(hub_world: World, what: str) -> None:
+    target, _ = _pull_without_draft(hub_world)
+    done = hub_world.run("rm", what)
+    assert done.code == 0, done.err
+    assert "68.8 kB freed" in done.out
+    assert list(hub_world.blobs(target.name)) == [target.etag("other-Q8_0.gguf")]
+    assert "there is nothing to remove" in hub_world.run("rm", "qwen3-8b").err
+
+
+def test_rm_of_an_unfinished_pull_leaves_what_another_program_fetched(hub_world: World) -> None:
+    entry = catalogue.pairs()["qwen3-8b"].target
+    target = hub_world.server.add(entry.repo, {entry.file: ggufs.model(n_bytes=64_000)})
+    hf_hub_download(entry.repo, entry.file)
+    _pull_without_draft(hub_world)
+    for what in ("qwen3-8b", "--all"):
+        hub_world.run("rm", what)
+    assert target.etag(entry.file) in hub_world.blobs(target.name)
+
+
+def test_rm_of_an_unfinished_pull_leaves_what_a_pair_uses(hub_world: World) -> None:
+    target, draft = _pull_without_draft(hub_world)
+    name = f"{target.name}:{catalogue.pairs()['qwen3-8b'].target.file}"
+    assert hub_world.run("pull", name, *ALONE, "--name", "mine").code == 0
+    part = hub_cache.repo_folder(draft.name) / "blobs" / f"{'a' * 64}{download.PART_ENDING}"
+    part.write_bytes(bytes(5000))
+    done = hub_world.run("rm", "qwen3-8b")
+    assert "the pair mine uses it" in done.out
+    assert "removed qwen3-8b: 5 kB freed" in done.out
+    assert resolver.resolve("mine").target.exists()
+
+
+def test_a_pull_that_ends_is_no_longer_unfinished(hub_world: World) -> None:
+    _pull_without_draft(hub_world)
+    assert unfinished_pulls.names() == ["qwen3-8b"]
+    assert hub_world.run("pull", "qwen3-8b").code == 0
+    assert unfinished_pulls.names() == []
 
 
 def test_show_without_a_network_says_what_is_known_of_a_pair_that_lost_its_file(

@@ -134,7 +134,7 @@ def split(stem: str, count: int, *, without: int = 0) -> dict[str, Hollow]:
     """The parts of a split model; the first one has no weights."""
     first = model(tensors=False, parts=count)
     return {
-        f"{stem}-{at:05}-of-{count:05}.gguf": of(first if at == 1 else b"GGUF")
+        f"{stem}-{at:05}-of-{count:05}.gguf": of(first if at == 1 else model())
         for at in range(1, count + 1)
         if at != without
     }

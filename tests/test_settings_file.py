@@ -20,7 +20,7 @@ from localspec.cli import settings_file
 from localspec.cli.answers import chat
 from localspec.cli.settings_file import read, settings_of
 from localspec.cli.shared_options import shared_options
-from localspec.cli.subcommands import COMMANDS, cli
+from localspec.cli.subcommands import COMMANDS, _all_settings, cli
 from localspec.errors import Cancelled
 from localspec.loading.load_request import LoadRequest
 from localspec.train.train_request import TrainRequest
@@ -144,6 +144,32 @@ def test_what_is_wrong_is_told_with_its_line_and_what_is_allowed_and_nothing_sto
     assert done.output.count("warning:") == 9
 
 
+@pytest.mark.parametrize("name", ["show", "bench", "tune"])
+def test_a_value_for_all_commands_that_others_alone_can_use_is_passed_over(
+    name: str, tmp_path: Path
+) -> None:
+    path = tmp_path / settings_file.FILE
+    path.write_text("ctx-size = 0\nthreads = -1\nn-predict = -1\nseed = -1\nscan = false\n")
+    settings, command = read(path), importlib.import_module(COMMANDS[name][0]).command
+    assert settings.defaults(command, _all_settings) == {"ctx_size": "0", "scan": False}
+    assert not settings.problems
+
+
+def test_a_value_that_no_command_can_use_or_that_stands_in_the_own_table_is_told(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / settings_file.FILE
+    path.write_text("threads = -2\n[bench]\nthreads = -1\nseed = -1\n")
+    settings, command = read(path), importlib.import_module(COMMANDS["bench"][0]).command
+    assert settings.defaults(command, _all_settings) == {}
+    told = [problem.partition(": ")[2] for problem in settings.problems]
+    assert [each.partition(":")[0] for each in told] == [
+        "threads cannot be -2",
+        "threads cannot be -1",
+        "seed cannot be -1",
+    ]
+
+
 @pytest.mark.parametrize("content", [b"temp = ", b"\xff\xff", b"= 3", b"[" * 5000])
 def test_a_broken_file_is_told_in_one_line(
     config: Path, seen: list[LoadRequest], content: bytes
@@ -188,7 +214,7 @@ def test_what_the_command_line_alone_takes_is_told_as_that(tmp_path: Path) -> No
     path = tmp_path / settings_file.FILE
     path.write_text("force = true\n[worker]\nforce = true\nforc = true\n")
     found, command = read(path), importlib.import_module(COMMANDS["worker"][0]).command
-    assert found.defaults(command, list) == {}
+    assert found.defaults(command, dict) == {}
     told = [problem.partition(": ")[2] for problem in found.problems]
     assert told[:2] == ["force is for the command line: --force"] * 2
     assert told[2].startswith("there is no setting forc")
@@ -250,7 +276,7 @@ def test_the_file_that_the_documents_show_is_taken_whole(tmp_path: Path) -> None
     file.write_text(textwrap.dedent("\n".join(shown)), "utf-8")
     settings = read(file)
     for name in ("run", "chat"):
-        settings.defaults(importlib.import_module(COMMANDS[name][0]).command, lambda: ("pair",))
+        settings.defaults(importlib.import_module(COMMANDS[name][0]).command, lambda: {"pair": []})
     assert settings.keys(USUAL)["regen"] == "alt+g"
     assert settings.appearance("panel", settings_file.PANELS) == "compact"
     settings.check_tables(COMMANDS)

@@ -144,7 +144,7 @@ def attack(number: int, path: Path) -> SettingsFile:
     path.write_text("\n".join([*lines, f"[keys]\nregen = {rng.choice(VALUES)}"]))
     settings = read(path)
     for command in commands().values():
-        defaults = settings.defaults(command, list)
+        defaults = settings.defaults(command, dict)
         context = click.Context(command, info_name=command.name, default_map=defaults)
         for parameter in command.params:
             if parameter.name in defaults:

@@ -75,13 +75,15 @@ class SettingsFile:
     lines: list[str] = field(default_factory=list)
 
     def defaults(
-        self, command: click.Command, others: Callable[[], Iterable[str]]
+        self, command: click.Command, others: Callable[[], Mapping[str, Iterable[click.Parameter]]]
     ) -> dict[str, Any]:
         """Defaults for the parameters of `command`, those that make sense.
 
+        A value for all commands that others can use and this one cannot is passed over.
+
         Args:
             command: named as its table is.
-            others: the names of settings that other commands know.
+            others: the settings of all commands by name, each with the parameters that it sets.
         """
         name = command.name or ""
         known = settings_of(command)
@@ -90,8 +92,11 @@ class SettingsFile:
             for setting, value in self.values.get(table, {}).items():
                 plain = setting.replace("_", "-")
                 if plain in known:
-                    self._take(table, setting, known[plain], value, found)
-                elif not table and plain in set(others()):
+                    refused = _refused(known[plain], value, found)
+                    theirs = others().get(plain, ()) if refused and not table else ()
+                    if refused and all(_refused(one, value) for one in theirs):
+                        self._wrong(table, setting, value, refused)
+                elif not table and plain in others():
                     pass
                 elif plain in _options(command):
                     self._note(table, setting, f"{setting} is for the command line: --{plain}")
@@ -139,21 +144,6 @@ class SettingsFile:
         for name in self.values.get(_SCREEN, {}):
             if name not in ("theme", "panel"):
                 self._unknown(_SCREEN, name, ("theme", "panel"))
-
-    def _take(
-        self,
-        table: str,
-        setting: str,
-        parameter: click.Parameter,
-        value: Any,
-        found: dict[str, Any],
-    ) -> None:
-        try:
-            found[str(parameter.name)] = _checked(parameter, value)
-        except (click.UsageError, SamplingError, TypeError, ValueError, ArithmeticError) as error:
-            reason = error.remedy if isinstance(error, SamplingError) else str(error)
-            help_text = getattr(parameter, "help", None) or ""
-            self._wrong(table, setting, value, f"{reason.rstrip('.')}. {help_text}".strip())
 
     def _unknown(self, table: str, setting: str | None, known: Iterable[str]) -> None:
         what = f"table [{table}]" if setting is None else f"setting {setting}"
@@ -225,6 +215,19 @@ def _options(command: click.Command) -> dict[str, click.Parameter]:
         for name in one.opts
         if name.startswith("--")
     }
+
+
+def _refused(parameter: click.Parameter, value: Any, taken: dict[str, Any] | None = None) -> str:
+    """Put `value` into `taken` by the parameter's name; if it cannot be used, return why."""
+    try:
+        checked = _checked(parameter, value)
+    except (click.UsageError, SamplingError, TypeError, ValueError, ArithmeticError) as error:
+        reason = error.remedy if isinstance(error, SamplingError) else str(error)
+        help_text = getattr(parameter, "help", None) or ""
+        return f"{reason.rstrip('.')}. {help_text}".strip()
+    if taken is not None:
+        taken[str(parameter.name)] = checked
+    return ""
 
 
 def _checked(parameter: click.Parameter, value: Any) -> Any:

@@ -84,8 +84,13 @@ def _command(name: str) -> click.Command:
     return command
 
 
-def _all_settings() -> set[str]:
-    return set().union(*(settings_of(_command(name)) for name in COMMANDS))
+def _all_settings() -> dict[str, list[click.Parameter]]:
+    """The parameters that each setting has, of all commands."""
+    found: dict[str, list[click.Parameter]] = {}
+    for command in map(_command, COMMANDS):
+        for name, parameter in settings_of(command).items():
+            found.setdefault(name, []).append(parameter)
+    return found
 
 
 class LateGroup(click.Group):

@@ -314,8 +314,7 @@ def checked_request(
     asked, inside = found.asked, own_head(target.header)
     within = inside if asked.own or MTP in asked.heads else []
     drafts += [CheckedDraft(MTP, target, each, in_target=True) for each in within]
-    own = (MTP,) if inside else ()
-    drafts += [_head_next_to(target, kind) for kind in asked.heads if kind not in own]
+    drafts += _heads_next_to(target, asked.heads, found.drafts)
     adapters = [read_adapter(Path(file), scale, target.header) for file, scale in request.lora]
     tensors = (*target.header.tensors, *chain.from_iterable(each.tensors for each in adapters))
     checked = CheckedRequest(
@@ -333,11 +332,14 @@ def checked_request(
     return checked
 
 
-def _head_next_to(target: ModelFiles, kind: str) -> CheckedDraft:
-    """The head of this kind in a file next to the target."""
-    known = ModelSource(target.header, target.file_bytes, target.paths)
-    found = nearby_heads.required(known, kind, RetryPolicy())
-    return _checked_draft(ModelFiles(found.header, found.paths, found.n_bytes), target)
+def _heads_next_to(
+    target: ModelFiles, kinds: Sequence[str], known: Sequence[Path]
+) -> list[CheckedDraft]:
+    """The heads of these kinds in files next to the target, but for those `known` to draft."""
+    whole = ModelSource(target.header, target.file_bytes, target.paths)
+    found = nearby_heads.further(whole, kinds, known, RetryPolicy())
+    files = [ModelFiles(each.header, each.paths, each.n_bytes) for each in found]
+    return [_checked_draft(each, target) for each in files]
 
 
 def _checked_draft(draft: ModelFiles, target: ModelFiles) -> CheckedDraft:

@@ -35,8 +35,9 @@ _WITH_WORKERS = "speed       with workers it is not known until the pair is load
 @click.option(
     "-c",
     "--ctx-size",
-    type=click.IntRange(1, 1 << 24),
-    help="Tokens of context to count memory for.  [default: what fits]",
+    type=click.IntRange(0, 1 << 24),
+    help="Tokens of context to count memory for; 0 for all that the target was trained for."
+    "  [default: what fits]",
 )
 @WORKERS
 @SCAN

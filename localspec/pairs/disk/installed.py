@@ -22,7 +22,7 @@ from localspec.drafter_names import NONE
 from localspec.errors import LocalspecError, UsageError
 from localspec.limits import LARGEST_FILE
 from localspec.pairs.disk import folders
-from localspec.pairs.names import references
+from localspec.pairs.names import draft_option, references
 from localspec.pairs.names.reserved_names import FORMER_STARTER, STARTER
 from localspec.safe_text import decoded, reason
 
@@ -285,8 +285,8 @@ def _last_path() -> Path:
 
 
 def lasting_drafts(text: str) -> str:
-    """Apply `lasting` to each of several names separated by commas."""
-    return ",".join(lasting(word) for word in text.split(","))
+    """Apply `lasting` to each of several drafters."""
+    return ",".join(map(lasting, draft_option.names_in(text)))
 
 
 def lasting(text: str) -> str:

@@ -11,7 +11,14 @@ from functools import partial
 from pathlib import Path
 
 from localspec.errors import LocalspecError, ModelError, NotOnHub
-from localspec.pairs.disk import folders, installed, starter, trained_heads, trainings
+from localspec.pairs.disk import (
+    folders,
+    installed,
+    starter,
+    trained_heads,
+    trainings,
+    unfinished_pulls,
+)
 from localspec.pairs.disk.installed import InstalledModel, InstalledPair
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import client as hub
@@ -41,7 +48,8 @@ class Removal:
 def remove(name: str, retries: RetryPolicy) -> Removal:
     """Remove the installed pair `name` and everything that only it uses.
 
-    Partial downloads of its files, or of a catalogue entry's, are removed too.
+    Partial downloads of its files are removed too. Of a pair that is not installed, what an
+    unfinished pull left is removed.
 
     Raises:
         LocalspecError: the pair does not exist, or a file cannot be deleted.
@@ -69,9 +77,11 @@ def remove_all(retries: RetryPolicy) -> Iterator[Removal]:
         f"unfinished downloads of {hub_cache.repo_of(repo)}": repo
         for repo in hub_cache.repo_folders()
     }
+    pulls = {f"the unfinished pull of {name}": name for name in unfinished_pulls.names()}
     steps: dict[str, Callable[[], Removal]] = {
         **{name: partial(remove, name, retries) for name in names},
         "the starter's copy": _remove_copy,
+        **{text: partial(_clear_pull, name, text, retries) for text, name in pulls.items()},
         **{name: partial(_remove_parts, name, repo, retries) for name, repo in parts.items()},
         "trainings that never began": _remove_void_trainings,
     }
@@ -324,15 +334,37 @@ def _tidy(file: RemoteFile) -> None:
 
 
 def _remove_partial(name: str, retries: RetryPolicy) -> Removal:
-    """Remove what an unfinished pull of a catalogue entry left."""
-    entry = catalogue.pairs().get(name.lower())
-    repos = {side.repo for side in entry.files} if entry is not None else set()
-    freed = sum(_delete_parts(hub_cache.repo_folder(repo), retries) for repo in repos)
-    if not freed:
-        known = entry is not None
+    """Remove what an unfinished pull left."""
+    removal = _clear_pull(name.lower(), name, retries)
+    if not removal.freed:
+        known = name.lower() in catalogue.pairs()
         remedy = "The catalogue knows it; there is nothing to remove." if known else ""
         raise NotOnHub(f"no pair named {name} is installed", remedy or resolver.suggestion(name))
-    return Removal(name, freed, ())
+    return removal
+
+
+def _clear_pull(name: str, shown: str, retries: RetryPolicy) -> Removal:
+    """Remove what a pull of the pair `name` fetched and no pair uses: parts, and whole files.
+
+    Of a catalogue entry, the parts are removed even if no pull is recorded.
+
+    Raises:
+        LocalspecError: another process is fetching one of the files, or it cannot be deleted.
+    """
+    files, entry = unfinished_pulls.files_of(name), catalogue.pairs().get(name)
+    repos = {file.repo for file in files} | {file.repo for file in (entry.files if entry else ())}
+    freed, kept = sum(_delete_parts(hub_cache.repo_folder(repo), retries) for repo in repos), []
+    for file in files:
+        path = hub_cache.snapshot_path(file)
+        if not hub_cache.is_here(file):
+            continue
+        if reason := _reason_to_keep(InstalledModel((str(path),), repo=file.repo), path):
+            kept.append(f"{path}: {reason}")
+        else:
+            freed += _delete(file, retries)
+    if freed:
+        unfinished_pulls.end(name)
+    return Removal(shown, freed, tuple(kept))
 
 
 def _delete_parts(repo: Path, retries: RetryPolicy) -> int:

@@ -14,7 +14,7 @@ import stat
 import struct
 import sys
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -257,10 +257,14 @@ def read_model(path: Path) -> ModelFiles:
     if count <= 1:
         return ModelFiles(header, (path,), path.stat().st_size)
     paths = _require_parts(path, count)
-    headers = [header, *(read_header(part) for part in paths[1:])]
+    whole = of_all_parts([header, *(read_header(part) for part in paths[1:])])
+    return ModelFiles(whole, paths, sum(part.stat().st_size for part in paths))
+
+
+def of_all_parts(headers: Sequence[GgufHeader]) -> GgufHeader:
+    """The first part's header, with the tensors of all parts."""
     tensors = tuple(chain.from_iterable(part.tensors for part in headers))
-    size = sum(part.stat().st_size for part in paths)
-    return ModelFiles(replace(header, tensors=tensors), paths, size)
+    return replace(headers[0], tensors=tensors)
 
 
 def _file_reader(file: BinaryIO) -> ReadRange:

@@ -17,7 +17,7 @@ import click
 from localspec import formats, private
 from localspec.drafter_names import NONE
 from localspec.errors import LocalspecError, NotEnoughDisk, UsageError
-from localspec.pairs.disk import folders, installed, starter
+from localspec.pairs.disk import folders, installed, starter, unfinished_pulls
 from localspec.pairs.disk.installed import InstalledModel, InstalledPair
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import download
@@ -183,6 +183,7 @@ def execute(
         if path.absolute() == hub_cache.snapshot_path(file)
     ]
     wanted = list(dict.fromkeys(wanted))  # each once: a model may be its own draft
+    unfinished_pulls.begin(plan.name, [file for file, _ in wanted])
     meter = _PullMeter([file for file, _ in wanted], report)
     for file, revision in wanted:
         download.fetch(file, revision, retries, meter.tell)
@@ -194,6 +195,7 @@ def execute(
         besides=tuple(model.record() for model in pair.besides),
     )
     installed.save(record)
+    unfinished_pulls.end(plan.name)
     if not record.complete:
         raise LocalspecError(
             f"files of {plan.name} vanished while it was being pulled",

@@ -97,12 +97,11 @@ class ModelFacts:
         return len(self.layer_weights)
 
 
-def facts(header: GgufHeader, more_bytes: int = 0, *, mtp: bool = False) -> ModelFacts:
+def facts(header: GgufHeader, *, mtp: bool = False) -> ModelFacts:
     """Read the sizes from a header.
 
     Args:
-        header: of the first file.
-        more_bytes: weights in later parts of a split model.
+        header: with the tensors of all files.
         mtp: whether the layers that draft (MTP) are loaded: llama.cpp places them, their experts
             and their caches like the model's other layers, as its last ones.
     """
@@ -113,7 +112,7 @@ def facts(header: GgufHeader, more_bytes: int = 0, *, mtp: bool = False) -> Mode
     stateful = _stateful(header, layers, trunk)
     elements = _state_elements(header, heads) if stateful else 0
     loaded = layers if mtp else trunk
-    per_layer, other, output, tied = _weights(header, layers, loaded, more_bytes)
+    per_layer, other, output, tied = _weights(header, layers, loaded)
     head_widths = _head_widths(header, layers, width)
     experts = [each for each in header.tensors if _EXPERTS.search(each.name)]
     return ModelFacts(
@@ -138,9 +137,9 @@ def facts(header: GgufHeader, more_bytes: int = 0, *, mtp: bool = False) -> Mode
     )
 
 
-def draft_facts(draft: GgufHeader, more_bytes: int = 0) -> ModelFacts:
+def draft_facts(draft: GgufHeader) -> ModelFacts:
     """The sizes of a draft model or a head's file, in addition to those of the target."""
-    found = facts(draft, more_bytes)
+    found = facts(draft)
     found = replace(found, table=_TOKEN_BYTES * found.vocab)
     kind = head_kind(draft)
     if not kind:
@@ -151,7 +150,7 @@ def draft_facts(draft: GgufHeader, more_bytes: int = 0) -> ModelFacts:
             mtp_facts(draft), other_weights=ends[0], output_weights=ends[1], table=found.table
         )
     if kind == ASSISTANT:
-        return _assistant_facts(found, draft, more_bytes)
+        return _assistant_facts(found, draft)
     # The head reads the inputs of several target layers. llama.cpp also reserves the buffer in
     # which they are computed, so they are held twice.
     shown = len(draft.settings("target_layers")) * _number(draft, "target_hidden_size", found.width)
@@ -159,13 +158,13 @@ def draft_facts(draft: GgufHeader, more_bytes: int = 0) -> ModelFacts:
     return replace(found, batch=batch, outputs=batch, shown=shown, held=2)
 
 
-def _assistant_facts(found: ModelFacts, head: GgufHeader, more_bytes: int) -> ModelFacts:
+def _assistant_facts(found: ModelFacts, head: GgufHeader) -> ModelFacts:
     """The sizes of a head whose layers all count as multi-token prediction layers."""
     layers = found.layers
     widths = _head_widths(head, layers, found.width)
     return replace(
         found,
-        layer_weights=_weights(head, layers, layers, more_bytes)[0],
+        layer_weights=_weights(head, layers, layers)[0],
         kv_widths=_by_heads(head, widths),
         borrows=True,
         batch=1,
@@ -228,9 +227,7 @@ def _by_layer(header: GgufHeader, name: str, layers: int) -> list[int]:
     return found * layers if len(found) == 1 else (found + [0] * layers)[: layers * bool(found)]
 
 
-def _weights(
-    header: GgufHeader, layers: int, trunk: int, more_bytes: int
-) -> tuple[tuple[int, ...], int, int, bool]:
+def _weights(header: GgufHeader, layers: int, trunk: int) -> tuple[tuple[int, ...], int, int, bool]:
     """Bytes per layer, of everything else, of the output, and whether that is the embedding.
 
     The layers after the trunk, which predict further tokens (MTP), are not loaded.
@@ -241,8 +238,6 @@ def _weights(
     tied = not output
     if tied:  # an accelerator gets a copy of the embedding
         output = sum(t.n_bytes for t in header.tensors if t.name == "token_embd.weight")
-    if layers:  # parts that the header does not list are taken for evenly spread layers
-        found = tuple(n_bytes + more_bytes // layers for n_bytes in found)
     return (*found[:trunk], *[0] * (layers - trunk)), other, output, tied
 
 

@@ -11,6 +11,7 @@ from localspec.pairs.memory.free import SHARE, FreeMemory
 from localspec.pairs.memory.model_facts import ModelFacts
 from localspec.pairs.memory.need import ModelSetup, need
 from localspec.pairs.memory.placement import (
+    DEFAULT_CTX,
     PROGRAM,
     SNAPSHOTS,
     USUAL_CTX,
@@ -102,7 +103,7 @@ def outlook_for(
         draft: the draft's, None without one.
         free: the memory that it may take; None for this machine's main memory alone, since a list
             loads no driver to ask about accelerators (`MemoryFit.with_room` adds them).
-        n_ctx: tokens of context, None to choose.
+        n_ctx: tokens of context, 0 for all that the target was trained for, None to choose.
         disk: measures the disk's speed; called if the weights do not fit.
         besides: sizes of further drafters, which take main memory first.
         snapshots: of a recurrent target's state, 0 if nothing drafts.
@@ -110,6 +111,7 @@ def outlook_for(
     free = free or FreeMemory(
         machine.available(), address_space=machine.address_space_left(), total=machine.total()
     )
+    n_ctx = target.trained or DEFAULT_CTX if n_ctx == 0 else n_ctx
     limits, refusal = UserLimits(n_ctx=n_ctx, snapshots=snapshots), ""
     before = sum(
         need(each, ModelSetup(n_ctx=n_ctx or largest_context(target, free))).total

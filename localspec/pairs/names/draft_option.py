@@ -7,9 +7,13 @@ from typing import Final
 
 from localspec.drafter_names import AUTO, DFLASH, DSPARK, EAGLE3, LOOKUP, MTP, NONE
 from localspec.errors import UsageError
+from localspec.pairs.disk import folders
+from localspec.pairs.names import references
 
 HEADS: Final = (MTP, DSPARK, DFLASH, EAGLE3)
 """Kinds of draft heads, in the order in which llama.cpp prefers them."""
+
+_MOST_PARTS: Final = 16  # between the commas of one file's path
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,7 @@ def parse(text: str | None) -> AllowedDrafters:
         UsageError: it has none.
     """
     text = AUTO if text is None else text
-    words = [word.strip() for word in text.split(",")]
+    words = names_in(text)
     known = [word.lower() for word in words]
     for word, lower in zip(words, known, strict=True):
         if word and known.count(lower) > 1:
@@ -62,3 +66,19 @@ def parse(text: str | None) -> AllowedDrafters:
             if lower not in (AUTO, LOOKUP, *HEADS, NONE)
         ),
     )
+
+
+def names_in(text: str) -> list[str]:
+    """The names between the commas of a value of ``--draft``; files that are here may have some."""
+    parts, names = text.split(","), list[str]()
+    while parts:
+        lengths = range(min(len(parts), _MOST_PARTS), 1, -1)
+        taken = next((n for n in lengths if _is_file(",".join(parts[:n]))), 1)
+        names.append(",".join(parts[:taken]).strip())
+        parts = parts[taken:]
+    return names
+
+
+def _is_file(text: str) -> bool:
+    text = text.strip()
+    return references.means_local(text) and folders.is_file(folders.user_path(text))

@@ -64,6 +64,7 @@ def resolve(pair: str | None, draft: str | None = None, *, scan: bool = True) ->
     pulled_with = "" if asked.own or not asked.named else f" --draft {','.join(asked.named)}"
     text = (STARTER if pair is None else pair).strip()
     found = _files(meaning(text, scan=scan), text, pulled_with)
+    require_present(asked.named)
     drafts = tuple(path for name in asked.named for path in _drafts_on_disk(name, scan))
     if asked.own:
         drafts = (*found.drafts, *drafts)
@@ -71,6 +72,21 @@ def resolve(pair: str | None, draft: str | None = None, *, scan: bool = True) ->
         found = replace(found, draft_reason="named" if drafts else asked.why_no_model)
     require_different(drafts)
     return replace(found, drafts=drafts, asked=asked)
+
+
+def require_present(drafters: Sequence[str]) -> None:
+    """Check the paths among several names of drafters: a missing one may be the part of a path.
+
+    Raises:
+        ModelFileError: one names no file; the remedy says what a comma means.
+    """
+    for name in drafters if len(drafters) > 1 else ():
+        if references.means_local(name):
+            try:
+                gguf.require_file(folders.user_path(name))
+            except ModelFileError as error:
+                remedy = f"{error.remedy} Commas separate the names of drafters."
+                raise ModelFileError(error.message, remedy) from None
 
 
 def require_different(drafts: Sequence[Path]) -> None:

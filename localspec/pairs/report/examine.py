@@ -178,7 +178,7 @@ def examine(
         pair: a short name, a file or a Hub reference.
         draft: a value of ``--draft``; None means ``auto``.
         retries: the caller's.
-        n_ctx: tokens of context to count memory for, None to choose.
+        n_ctx: tokens of context to count memory for, as in `outlook_for`.
         free: returns the free memory, None for the machine's main memory alone.
         scan: whether to consider models of other programs on this disk.
         further: whether to try more drafts for a pair that has a drafter already.
@@ -197,10 +197,9 @@ def examine(
     usable.require_usable(target.header, target.label)
     found, reason, candidates = _own_drafts(meant, target, retries, scan, asked)
     tag = of_target.quant if isinstance(of_target, Reference) else ""
-    if more := _asked_drafts(asked, target, retries, scan, tag):
+    if more := _asked_drafts(asked, found, target, retries, scan=scan, quant=tag):
         reason = reason if found else "named"
         found = (*found, *more)
-    resolver.require_different([each.paths[0] for each in found])
     if further and not candidates:
         candidates = _try_all((target, *found), retries, scan)
     inside = asked.own or MTP in asked.heads
@@ -208,7 +207,7 @@ def examine(
     drafted = found or own_heads or not asked.own
     offer = None if drafted else nearby_heads.offered(target, retries, quant=tag)
     sizes = [_draft_facts(each, target) for each in found]
-    of_model = facts(target.header, target.more_bytes, mtp=bool(own_heads))
+    of_model = facts(target.header, mtp=bool(own_heads))
     ahead = outlook_for(
         of_model,
         sizes[0] if sizes else None,
@@ -242,7 +241,7 @@ def with_next_load(
     if not why or report.besides or own_head(target.header):
         return replace(report, left_out=why)
     alone = outlook_for(
-        facts(target.header, target.more_bytes),
+        facts(target.header),
         None,
         free,
         n_ctx,
@@ -284,7 +283,7 @@ def _with_quant(
     if quant.lower() != BEST:
         return with_quant(repo, quant)
     found = model_source.from_hub(replace(repo, quant=""), retries, target=True)
-    sizes = facts(found.header, found.more_bytes)
+    sizes = facts(found.header)
     ahead = outlook_for(sizes, None, free and free())
     best = suited(found, sizes, ahead.fit, speed_of)
     if best is None and len(list(of_same_model(found))) > 1:
@@ -304,7 +303,7 @@ def _draft_facts(draft: ModelSource, target: ModelSource) -> ModelFacts:
     """The sizes of a draft model, or of a head, which must fit the target."""
     if head_checks.is_head(draft.header):
         head_checks.require_fit(draft.header, target.header, draft.label)
-    return draft_facts(draft.header, draft.more_bytes)
+    return draft_facts(draft.header)
 
 
 def _target(meant: Meaning, retries: RetryPolicy, *, draft: bool = False) -> ModelSource:
@@ -349,14 +348,27 @@ def _curated(entry: CuratedPair, file: CuratedFile, retries: RetryPolicy) -> Mod
 
 
 def _asked_drafts(
-    asked: AllowedDrafters, target: ModelSource, retries: RetryPolicy, scan: bool, quant: str
+    asked: AllowedDrafters,
+    own: Sequence[ModelSource],
+    target: ModelSource,
+    retries: RetryPolicy,
+    *,
+    scan: bool,
+    quant: str,
 ) -> tuple[ModelSource, ...]:
-    """The drafters with files that were asked for: by name, or as heads next to the target."""
-    found = [one for it in asked.named for one in _named_drafts(it, target, retries, scan)]
-    inside = (MTP,) if head_checks.has_usable_mtp(target.header) else ()
-    kinds = [kind for kind in asked.heads if kind not in inside]
-    found += [nearby_heads.required(target, kind, retries, quant=quant) for kind in kinds]
-    return tuple(found)
+    """The drafters with files that were asked for: by name, or as heads next to the target.
+
+    A head that is among the pair's `own` drafters is one already.
+
+    Raises:
+        UsageError: one was named that drafts already.
+        ModelFileError: of several names, one is the path of a missing file.
+    """
+    resolver.require_present(asked.named)
+    named = [one for it in asked.named for one in _named_drafts(it, target, retries, scan)]
+    known = [each.paths[0] for each in (*own, *named)]
+    resolver.require_different(known)
+    return (*named, *nearby_heads.further(target, asked.heads, known, retries, quant=quant))
 
 
 def _named_drafts(

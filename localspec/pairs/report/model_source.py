@@ -41,7 +41,7 @@ class ModelSource:
     """One model and what is known about it before it is loaded.
 
     Attributes:
-        header: the first file's header.
+        header: the first file's header, with the tensors of all files.
         n_bytes: size of all files.
         paths: its files where they are, or will be once fetched.
         files: its files on the Hub; empty for local models.
@@ -80,13 +80,6 @@ class ModelSource:
         """The pinned Hub reference, empty for local files."""
         first = self.files[0] if self.files else None
         return f"{first.repo}:{first.name}@{first.commit}" if first else ""
-
-    @property
-    def more_bytes(self) -> int:
-        """Bytes of weights that the first header does not cover."""
-        if len(self.paths) < 2:
-            return 0
-        return max(0, self.n_bytes - self.header.data_offset - self.header.tensor_bytes)
 
     def record(self) -> InstalledModel:
         """Its entry for an installed pair's record."""
@@ -185,7 +178,9 @@ def of_repository(
     files = tuple(repo.files[name] for name in names)
     for file in files:
         hub.require_safe(file)
-    header = _header_of(files[0], retries, like)
+    first = _header_of(files[0], retries, like)
+    # The first part may list no tensors, and any part those of some layers or experts alone.
+    header = gguf.of_all_parts([first, *(_header_of(file, retries, None) for file in files[1:])])
     return ModelSource(
         header=header,
         n_bytes=sum(file.size for file in files),

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 from localspec.drafter_names import ASSISTANT, DFLASH, DSPARK, EAGLE3, MTP
 from localspec.errors import HubError, HubOffline, LocalspecError, UnsupportedModel
-from localspec.pairs.disk import starter, target_folder
+from localspec.pairs.disk import folders, starter, target_folder
 from localspec.pairs.disk.installed import InstalledPair
 from localspec.pairs.gguf import head_checks
 from localspec.pairs.gguf.header import GgufHeader
@@ -121,6 +121,28 @@ def required(
         f"{target.label} cannot draft for itself ({kind}): {why}",
         "Name the head's file, or go without one (`--draft none`).",
     )
+
+
+def further(
+    target: ModelSource,
+    kinds: Sequence[str],
+    known: Sequence[Path],
+    retries: RetryPolicy,
+    *,
+    quant: str = "",
+) -> list[ModelSource]:
+    """The heads of these kinds next to a target, but for files that are `known` to draft.
+
+    A head inside the target has no file.
+
+    Raises:
+        UnsupportedModel, HubError, Cancelled: as `required`.
+    """
+    inside = (MTP,) if head_checks.has_usable_mtp(target.header) else ()
+    heads = [required(target, kind, retries, quant=quant) for kind in kinds if kind not in inside]
+    by_file = {folders.real(each.paths[0]): each for each in heads}
+    drafting = {folders.real(path) for path in known}
+    return [head for path, head in by_file.items() if path not in drafting]
 
 
 def of_draft(reference: Reference, target: ModelSource, retries: RetryPolicy) -> ModelSource:
