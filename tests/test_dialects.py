@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,7 +20,12 @@ from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects import AnswerReading, Call, Dialect, learn
 from localspec.chat.dialects.learning import dialect_store, learner
 from localspec.chat.dialects.learning.learner import learnt
-from localspec.chat.prompt.renderer import RenderBudget, TemplateRenderer, TemplateSource
+from localspec.chat.prompt.renderer import (
+    RenderBudget,
+    TemplateRenderer,
+    TemplateSource,
+    TemplateUnusable,
+)
 from tests.support.golden_answers import BOS, EOS, golden, in_pieces
 from tests.support.llama_source import LEARNT, templates, usual_templates
 from tests.support.pairwise import usually
@@ -471,6 +477,13 @@ def test_a_template_is_learnt_once_and_kept(
         tmp_path.chmod(0o700)
         process.close()
         learner._known.cache_clear()
+
+
+def test_what_took_too_long_on_a_busy_machine_is_tried_again(renderer: TemplateRenderer) -> None:
+    source = TemplateSource(PLAIN + "{# tried again #}", BOS, EOS)
+    busy = Mock(render=Mock(side_effect=TemplateUnusable("takes too long")))
+    assert not learnt(busy, source).known
+    assert learnt(renderer, source, seconds=30).known
 
 
 @needs_templates

@@ -631,6 +631,24 @@ def test_templates_see_calls_and_results_or_read_them_as_text() -> None:
     )
 
 
+def test_a_model_whose_dialect_is_not_known_calls_in_the_notation_that_is_explained() -> None:
+    """It has no chat template, or one that could not be learnt in time."""
+    request = {
+        "messages": [{"role": "user", "content": "?"}],
+        "tools": [{"type": "function", "function": {"name": "f"}}],
+    }
+    asked = parsed(json.dumps(request).encode(), ChatRequest)
+    wanted, answer = asked.core().prepared(ChatSettings(), Dialect())
+    assert BEGIN in wanted.messages[0].content
+    assert wanted.after == BEGIN
+    end = TurnEnd("", FinishReason.STOP, GenerationStats())
+    call = f'{BEGIN}\n{{"name": "f", "arguments": {{"a": 1}}}}\n{END}'
+    choice = chat_document(answer, [PromptMade(3, 10), said(call), end])["choices"][0]
+    assert choice["finish_reason"] == "tool_calls"
+    (told,) = choice["message"]["tool_calls"]
+    assert told["function"] == {"name": "f", "arguments": '{"a": 1}'}
+
+
 def test_a_call_that_is_cut_off_is_none() -> None:
     """The call's marks are not shown as text either."""
     tool = {"type": "function", "function": {"name": "f"}}
