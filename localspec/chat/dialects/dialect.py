@@ -56,10 +56,9 @@ class Dialect(Struct, frozen=True):
 
     def raw(self) -> Dialect:
         """This dialect, but thoughts and their marks stay in the content; calls are still read."""
-        known, plain = self.marks, AnswerMarks(thoughts=())
-        if known.speech == "marks":
-            plain = structs.replace(known, thoughts=(), content=(), closers=(), fillers=(), ends=())
-        return structs.replace(self, marks=plain, openings=(), opening="")
+        none: Any = dict.fromkeys(("thoughts", "content", "closers", "fillers", "ends"), ())
+        marks = structs.replace(self.marks, **none)
+        return structs.replace(self, marks=marks, openings=(), opening="")
 
     def reader(
         self, tools: Sequence[Any] | None = None, *, prompt: str = "", exact: bool = False

@@ -140,7 +140,8 @@ class AnswerMarks(Struct, frozen=True):
 
     Attributes:
         speech: text with marks, or messages with headers.
-        thoughts: pairs of marks around thoughts, the template's own first.
+        thoughts: pairs of marks around thoughts, the template's own first; without any, thoughts
+            stay in the content, with all marks but those of calls.
         gap: the white space that the template writes after a thought.
         content: marks before the text for the user.
         closers: marks after it.
