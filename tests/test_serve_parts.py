@@ -29,6 +29,7 @@ from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects import Dialect
 from localspec.chat.dialects.enforcement.value_rules import CallableTool, PythonRules
 from localspec.chat.dialects.notations import values
+from localspec.chat.dialects.shapes import AnswerMarks, CallShape
 from localspec.chat.events import (
     Origin,
     PromptMade,
@@ -700,6 +701,65 @@ def test_a_number_that_json_lacks_is_null_in_a_calls_arguments(number: str) -> N
     document = chat_document(answer, [PromptMade(3, 10), said(call), end])
     (told,) = document["choices"][0]["message"]["tool_calls"]
     assert told["function"]["arguments"] == '{"a": [1.5, null]}'
+
+
+MARK = "]<]minimax[>["
+TWICE = {
+    "tags": (
+        CallShape("tags", ("<tool_call>", "<function="), ("</function>", "</tool_call>"),
+                  name_end=">", key_open="<parameter=", value_open=">", value_close="</parameter>"),
+        "<tool_call><function=f><parameter=k>1</parameter><parameter=k>2</parameter>"
+        "</function></tool_call>",
+    ),
+    "gemma": (CallShape("gemma", ("<|tool_call>", "call:"), ("<tool_call|>",)),
+              "<|tool_call>call:f{k:1,k:2}<tool_call|>"),
+    "python": (CallShape("python", ("<|a|>",), ("<|b|>",)), "<|a|>[f(k=1, k=2)]<|b|>"),
+    "raw python": (CallShape("python", ("<|a|>",), ("<|b|>",), raw=True),
+                   "<|a|>[f(k=1, k=2)]<|b|>"),
+    "nested": (
+        CallShape("nested", (f"{MARK}<tool_call>", f'{MARK}<invoke name="'),
+                  (f"{MARK}</invoke>", f"{MARK}</tool_call>"), name_end='">', key_open=f"{MARK}<"),
+        f'{MARK}<tool_call>{MARK}<invoke name="f">{MARK}<k>1{MARK}</k>{MARK}<k>2{MARK}</k>'
+        f"{MARK}</invoke>{MARK}</tool_call>",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("notation", TWICE)
+@pytest.mark.parametrize("step", [3, 500])
+def test_an_argument_that_comes_twice_has_the_value_that_was_told(notation: str, step: int) -> None:
+    shape, raw = TWICE[notation]
+    choice = held_call(shape, raw, step)
+    assert choice["finish_reason"] == "tool_calls"
+    (told,) = choice["message"]["tool_calls"]
+    assert json.loads(told["function"]["arguments"]) == {"k": 1}
+
+
+def test_a_call_that_is_not_what_was_told_of_it_is_not_whole() -> None:
+    raw = f'{BEGIN}\n{{"name": "f", "arguments": {{"a": NaN}}}}\n{END}'
+    choice = held_call(PLAIN.calls[0], raw, 3)
+    assert choice["finish_reason"] == "stop"
+    (told,) = choice["message"]["tool_calls"]
+    assert told["function"]["arguments"] == '{"a": NaN'
+
+
+@pytest.mark.parametrize("step", [3, 500])
+def test_a_number_that_is_too_large_is_told_as_the_grammar_let_it_be(step: int) -> None:
+    raw = f'{BEGIN}\n{{"name": "f", "arguments": {{"a": 1e400, "b": 2}}}}\n{END}'
+    choice = held_call(PLAIN.calls[0], raw, step)
+    assert choice["finish_reason"] == "tool_calls"
+    (told,) = choice["message"]["tool_calls"]
+    assert told["function"]["arguments"] == '{"a": 1e400, "b": 2}'
+
+
+def held_call(shape: CallShape, raw: str, step: int) -> dict[str, Any]:
+    """The choice in the document of an answer, in pieces, whose calls a grammar holds."""
+    dialect = Dialect(marks=AnswerMarks(calls=(shape,), explained=True))
+    answer = IncomingAnswer(dialect, tools=[{"function": {"name": "f"}}], held=True)
+    pieces = [said(raw[i : i + step]) for i in range(0, len(raw), step)]
+    end = TurnEnd("", FinishReason.STOP, GenerationStats())
+    choice: dict[str, Any] = chat_document(answer, [PromptMade(3, 10), *pieces, end])["choices"][0]
+    return choice
 
 
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "1e999", "[-1e999]"])
