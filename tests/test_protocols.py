@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from localspec.chat.dialects import ContentPiece, Dialect, ThoughtPiece
@@ -21,7 +22,7 @@ from localspec.serve.core.told_messages import ToldCall, ToldMessage, in_turns
 from localspec.serve.protocols.anthropic_messages import MessagesRequest, error_of
 from localspec.serve.protocols.chat_completions import ChatRequest
 from localspec.serve.protocols.openai_responses import ResponsesRequest
-from localspec.serve.protocols.protocol_types import ProtocolRequest, ReplyWriter
+from localspec.serve.protocols.protocol_types import ProtocolRequest, ReplyWriter, encoded
 from localspec.serve.protocols.response_tools import OfferedTools
 from localspec.serve.refusals import Refusal, unavailable
 from tests.fakes import rounds_of
@@ -877,6 +878,19 @@ def test_tools_in_namespaces_and_with_free_text_are_given_back() -> None:
     assert other["input"] == "*** Begin"
     assert "namespace" not in other
     assert ("response.custom_tool_call_input.done") in [name for name, _ in found]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("held", [True, False])
+def test_half_a_letter_in_a_call_can_be_told(path: str, held: bool) -> None:
+    found, document = answered(path, call("clock", '{"a": "\\ud83d"}'), held=held)
+    assert encoded(found)
+    assert b"clock" in msgspec.json.encode(document)
+    request = {"input": "a", "tools": NESTED}
+    raw = call("apply_patch", '{"input": "\\ud83d"}')
+    found, document = answered(RESPONSES, raw, held=held, request=request)
+    assert encoded(found)
+    assert document["output"][0]["input"] == "?"
 
 
 def test_signs_of_life_are_events() -> None:

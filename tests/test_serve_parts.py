@@ -59,7 +59,7 @@ from localspec.serve import answering
 from localspec.serve.access import AccessRules, digest
 from localspec.serve.core.replies import IncomingAnswer, timings
 from localspec.serve.core.request_tools import RequestTools
-from localspec.serve.core.requests import parsed
+from localspec.serve.core.requests import parsed, require_sendable
 from localspec.serve.counters import EndpointCounters
 from localspec.serve.endpoint import Endpoint
 from localspec.serve.http_server import PatientProtocol
@@ -226,6 +226,17 @@ async def test_a_stream_is_kept_alive_while_a_prompt_is_read(
     reading.cancel()
     asked.said.put_nowait(TurnEnd("", FinishReason.STOP, GenerationStats()))
     assert b"[DONE]" in [data async for data in stream][-1]
+
+
+async def test_a_stream_whose_writer_fails_ends_with_an_error() -> None:
+    asked = job("a", "x")
+    writer = ChatWriter("x", IncomingAnswer(Dialect()))
+    writer.written = Mock(side_effect=UnicodeEncodeError("utf-8", "x", 0, 1, "no"))  # type: ignore[method-assign]
+    asked.said.put_nowait(PromptMade(3, 10))
+    starting = asyncio.create_task(answering.first_events(asked))
+    *_, last = [one async for one in answering.streamed(asked, starting, writer, lambda: None)]
+    error = json.loads(last.removeprefix(b"data: "))["error"]
+    assert error["message"] == "localspec has a fault (UnicodeEncodeError)"
 
 
 def test_ids_of_prompts_that_are_refused_are_not_kept() -> None:
@@ -1058,7 +1069,11 @@ def test_timings_of_a_single_token_are_numbers_that_agree() -> None:
     assert None not in timings(GenerationStats()).values()
 
 
-@pytest.mark.parametrize("given", ["", '{"a": "cut of', None, {"a": 1}, "null", "[1]", '{"a": 1}'])
+HALF_A_LETTER = '{"a": "\\ud83d"}'
+EARLIER = ("", '{"a": "cut of', None, {"a": 1}, "null", "[1]", '{"a": 1}', HALF_A_LETTER)
+
+
+@pytest.mark.parametrize("given", EARLIER)
 def test_earlier_arguments_are_made_an_object(given: Any) -> None:
     """Arguments that localspec wrote or a client left out must not make later requests fail."""
     call = {"function": {"name": "f", "arguments": given}}
@@ -1070,7 +1085,9 @@ def test_earlier_arguments_are_made_an_object(given: Any) -> None:
         ]
     }
     asked = parsed(json.dumps(body).encode(), ChatRequest)
-    said = asked.core().asked(ChatSettings(), RequestTools(native=True)).messages
+    wanted = asked.core().asked(ChatSettings(), RequestTools(native=True))
+    require_sendable(wanted)
+    said = wanted.messages
     (told,) = said[1].more["tool_calls"]
     assert isinstance(told["function"]["arguments"], dict)
     assert said[2].more["tool_call_id"] == told["id"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -160,10 +159,10 @@ class IncomingAnswer:
             if not isinstance(piece, Call):
                 yield piece
                 continue
+            name, plain = piece.texts()
             if not self._underway:
-                yield self._opened(piece.name)
+                yield self._opened(name)
             index, told = self._underway.pop(0)
-            plain = json.dumps(piece.arguments, ensure_ascii=False)
             text = piece.written if self._held and piece.written else plain
             yield from _more(index, told, text)
             whole = text.startswith(told)  # else what was sent is not how it was meant
