@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,7 +20,15 @@ from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects import AnswerReading, Call, Dialect, learn
 from localspec.chat.dialects.learning import dialect_store, learner
 from localspec.chat.dialects.learning.learner import learnt
-from localspec.chat.prompt.renderer import RenderBudget, TemplateRenderer, TemplateSource
+from localspec.chat.dialects.notations import muse
+from localspec.chat.dialects.shapes import HERMES as SHAPE
+from localspec.chat.dialects.shapes import AnswerMarks
+from localspec.chat.prompt.renderer import (
+    RenderBudget,
+    TemplateRenderer,
+    TemplateSource,
+    TemplateUnusable,
+)
 from tests.support.golden_answers import BOS, EOS, golden, in_pieces
 from tests.support.llama_source import LEARNT, templates, usual_templates
 from tests.support.pairwise import usually
@@ -346,6 +355,37 @@ def test_raw_answers_keep_their_thoughts_and_calls_are_still_read() -> None:
     assert dialect_of(OSS).raw().read(harmony) == AnswerReading(None, harmony)
 
 
+RAW_TALKS = (
+    ("harmony", "<|channel|>analysis<|message|>hm<|end|>",
+     '<|start|>assistant<|channel|>commentary to=functions.bash<|message|>{"command": "ls"}<|call|>'),
+    ("functionary", "all\nhm>>>", 'bash\n{"command": "ls"}'),
+    ("muse", " to=self<|message|>hm<|eom|>",
+     "<|start|>assistant to=bash<|message|><atem:function_calls>\n"
+     '<atem:invoke name="bash">\n<atem:parameter name="command">ls</atem:parameter>\n'
+     "</atem:invoke>\n</atem:function_calls><|eom|>"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("speech", "thought", "called"), RAW_TALKS)
+@pytest.mark.parametrize("seed", range(3))
+def test_raw_answers_of_messages_with_headers_keep_all_but_their_calls(
+    speech: Any, thought: str, called: str, seed: int
+) -> None:
+    calls = (muse.CALLS,) if speech == "muse" else (SHAPE,)
+    marks = AnswerMarks(speech=speech, calls=calls, explained=True, several=True)
+    dialect = Dialect(True, marks).raw()
+    assert (dialect.marks.explained, dialect.marks.several) == (True, True)
+    want = AnswerReading(None, thought.strip(), [LS])
+    assert in_pieces(dialect, thought + called, [TOOL], "", random.Random(seed)) == want
+    assert dialect.said(thought + called) == AnswerReading(None, thought + called)
+    cut = thought + re.split('"ls"|>ls<', called)[0]
+    read = in_pieces(dialect, cut, [TOOL], "", random.Random(seed), cut=True)
+    assert read == AnswerReading(None, thought.strip())
+    no_call = thought + called.partition("{")[0].partition("<atem:invoke")[0] + "well"
+    read = in_pieces(dialect, no_call, [TOOL], "", random.Random(seed))
+    assert read == AnswerReading(None, no_call.strip())
+
+
 @needs_templates
 def test_what_is_no_mark_is_told_at_once() -> None:
     reader = dialect_of("Qwen3-Coder").reader([TOOL])
@@ -471,6 +511,13 @@ def test_a_template_is_learnt_once_and_kept(
         tmp_path.chmod(0o700)
         process.close()
         learner._known.cache_clear()
+
+
+def test_what_took_too_long_on_a_busy_machine_is_tried_again(renderer: TemplateRenderer) -> None:
+    source = TemplateSource(PLAIN + "{# tried again #}", BOS, EOS)
+    busy = Mock(render=Mock(side_effect=TemplateUnusable("takes too long")))
+    assert not learnt(busy, source).known
+    assert learnt(renderer, source, seconds=30).known
 
 
 @needs_templates

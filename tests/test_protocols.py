@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
+from msgspec import structs
 
 from localspec.chat.dialects import ContentPiece, Dialect, ThoughtPiece
 from localspec.chat.events import Origin, PromptMade, RoundText, Span, TurnEnd, TurnEvent
@@ -16,12 +18,13 @@ from localspec.chat.prompt.call_notation import BEGIN, END, PLAIN
 from localspec.chat.settings import ChatSettings
 from localspec.engine.record.stats import FinishReason, GenerationStats
 from localspec.serve.core.replies import IncomingAnswer
+from localspec.serve.core.request_tools import NamedFunction
 from localspec.serve.core.requests import ConversationRequest, parsed
 from localspec.serve.core.told_messages import ToldCall, ToldMessage, in_turns
 from localspec.serve.protocols.anthropic_messages import MessagesRequest, error_of
 from localspec.serve.protocols.chat_completions import ChatRequest
 from localspec.serve.protocols.openai_responses import ResponsesRequest
-from localspec.serve.protocols.protocol_types import ProtocolRequest, ReplyWriter
+from localspec.serve.protocols.protocol_types import ProtocolRequest, ReplyWriter, encoded
 from localspec.serve.protocols.response_tools import OfferedTools
 from localspec.serve.refusals import Refusal, unavailable
 from tests.fakes import rounds_of
@@ -514,6 +517,65 @@ def test_tools_of_responses_are_flattened_and_unknown_ones_skipped() -> None:
         assert (chosen.mode, chosen.only and set(chosen.only)) == (mode, only)
 
 
+PATCH = {
+    "name": "apply_patch",
+    "description": "Edits files.",
+    "format": {
+        "type": "grammar",
+        "grammar": {"syntax": "lark", "definition": 'start: "*** Begin"'},
+    },
+}
+CHAT_TOOLS: list[Any] = [
+    {"type": "function", "function": {"name": "clock", "parameters": CLOCK, "strict": False}},
+    {"type": "custom", "custom": PATCH},
+    {"type": "custom", "custom": {"name": "say", "format": {"type": "text"}}},
+]
+ASKED = [{"role": "user", "content": "a"}]
+
+
+def test_a_chats_custom_tools_are_told_as_those_of_responses() -> None:
+    clock, patch, say = (one.function for one in core(CHAT, messages=ASKED, tools=CHAT_TOOLS).tools)
+    assert clock == NamedFunction("clock", None, CLOCK, strict=False)
+    assert patch == core(RESPONSES, input="a", tools=NESTED).tools[-1].function
+    assert say == structs.replace(patch, name="say", description="")
+    with pytest.raises(Refusal, match="tools") as caught:
+        core(CHAT, messages=ASKED, tools=[{"type": "something_new", "name": "x"}])
+    assert caught.value.param == "tools[0].type"
+
+
+@pytest.mark.parametrize(
+    ("choice", "mode", "only"),
+    [
+        ("required", "required", None),
+        ({"type": "function", "function": {"name": "clock"}}, "required", {"clock"}),
+        ({"type": "custom", "custom": {"name": "say"}}, "required", {"say"}),
+        (
+            {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [
+                {"type": "function", "function": {"name": "clock"}},
+                {"type": "custom", "custom": {"name": "say"}}]}},
+            "auto", {"clock", "say"},
+        ),
+        (
+            {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [
+                {"type": "function", "function": {"name": "clock"}}]}},
+            "required", {"clock"},
+        ),
+    ],
+)  # fmt: skip
+def test_the_tools_that_a_chat_allows(choice: Any, mode: str, only: set[str] | None) -> None:
+    chosen = core(CHAT, messages=ASKED, tools=CHAT_TOOLS, tool_choice=choice).choice
+    assert (chosen.mode, chosen.only and set(chosen.only)) == (mode, only)
+
+
+def test_calls_of_a_chats_custom_tools_are_read_back() -> None:
+    calls = [{"id": "1", "type": "custom", "custom": {"name": "say", "input": "ü"}}]
+    told = core(CHAT, messages=[*ASKED, {"role": "assistant", "tool_calls": calls}]).messages
+    assert told[1].calls == (ToldCall("1", "say", '{"input": "ü"}'),)
+    with pytest.raises(Refusal, match="custom") as caught:
+        core(CHAT, messages=[*ASKED, {"role": "assistant", "tool_calls": [{"id": "1"}]}])
+    assert caught.value.param == "messages[1].tool_calls[0]"
+
+
 def test_items_become_turns_and_unknown_ones_are_skipped() -> None:
     items = [
         {"role": "user", "content": "a"},
@@ -877,6 +939,39 @@ def test_tools_in_namespaces_and_with_free_text_are_given_back() -> None:
     assert other["input"] == "*** Begin"
     assert "namespace" not in other
     assert ("response.custom_tool_call_input.done") in [name for name, _ in found]
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_chats_calls_with_free_text_are_given_back(held: bool) -> None:
+    raw = call("clock", "{}") + call("say", '{"input": "*** \\"Begin\\""}') + call("clock", "{}")
+    request = {"messages": ASKED, "tools": CHAT_TOOLS}
+    found, document = answered(CHAT, raw, held=held, request=request)
+    types_of(CHAT)[0].validate_python(document)
+    (choice,) = document["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    calls = choice["message"]["tool_calls"]
+    assert [one["type"] for one in calls] == ["function", "custom", "function"]
+    assert calls[1]["custom"] == {"name": "say", "input": '*** "Begin"'}
+    assert [one["function"]["arguments"] for one in calls[::2]] == ["{}", "{}"]
+    deltas = [event["choices"][0]["delta"] for _, event in found]
+    pieces = [one for delta in deltas for one in delta.get("tool_calls", ()) if one["index"] == 1]
+    assert [one["custom"] for one in pieces] == [
+        {"name": "say", "input": ""}, {"input": '*** "Begin"'},
+    ]  # fmt: skip
+    assert (pieces[0]["type"], "id" in pieces[1]) == ("custom", False)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("held", [True, False])
+def test_half_a_letter_in_a_call_can_be_told(path: str, held: bool) -> None:
+    found, document = answered(path, call("clock", '{"a": "\\ud83d"}'), held=held)
+    assert encoded(found)
+    assert b"clock" in msgspec.json.encode(document)
+    request = {"input": "a", "tools": NESTED}
+    raw = call("apply_patch", '{"input": "\\ud83d"}')
+    found, document = answered(RESPONSES, raw, held=held, request=request)
+    assert encoded(found)
+    assert document["output"][0]["input"] == "?"
 
 
 def test_signs_of_life_are_events() -> None:

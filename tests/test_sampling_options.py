@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import get_type_hints
 
 import click
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -22,13 +23,14 @@ from localspec.cli.answers.run import command as run_command
 from localspec.cli.settings_file import settings_of
 from localspec.engine.record.stats import GammaNote, GammaReason
 from localspec.engine.round.acceptance import Accept
-from localspec.engine.round.params import CHAIN
-from localspec.engine.round.sampling import SamplingParams
+from localspec.engine.round.params import CHAIN, MOST_WHOLE
+from localspec.engine.round.sampling import Sampler, SamplingParams
 from localspec.errors import UsageError
 from localspec.loading.load import chat_settings
 from localspec.loading.load_request import LoadOptions, LoadRequest
 from localspec.serve.core.requests import parsed
 from localspec.serve.protocols.text_completions import CompletionRequest
+from localspec.serve.refusals import Refusal
 from localspec.ui.commands.parameters import changed
 from tests.support import toy
 
@@ -98,6 +100,44 @@ def test_a_setting_of_the_chain_is_on_every_surface(name: str) -> None:
         assert asked.settings.sampling == expected
     for declared in (LoadRequest, LoadOptions):
         assert get_type_hints(declared)[each.key] == each.kind | None
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [
+        ("temperature", 1e-8, {"temperature": 0.0}),
+        ("temperature", 1e-6, {"temperature": 1e-6}),
+        ("repeat_last_n", -1, {"repeat_last_n": MOST_WHOLE}),
+        ("seed", -1, {"seed": None}),
+        ("seed", -5, {"seed": MOST_WHOLE - 4}),
+        ("seed", -MOST_WHOLE - 1, {"seed": 0}),
+    ],
+)
+def test_a_value_that_other_programs_take_is_taken_in_requests(
+    field: str, value: float, expected: dict[str, float]
+) -> None:
+    body = json.dumps({"prompt": "a", field: value}).encode()
+    asked, _ = parsed(body, CompletionRequest).core().prepared(ChatSettings(), Dialect())
+    assert asked.settings.sampling == SamplingParams(**expected)  # type: ignore[arg-type]
+    assert asked.settings.repeatable == (field == "seed" and value != -1)
+
+
+def test_a_top_p_of_nothing_in_a_request_keeps_the_best_token() -> None:
+    body = json.dumps({"prompt": "a", "top_p": 0, "temperature": 1, "top_k": 0}).encode()
+    asked, _ = parsed(body, CompletionRequest).core().prepared(ChatSettings(), Dialect())
+    logits = np.zeros(1000, dtype=np.float32)
+    logits[7] = 1e-3
+    assert Sampler(asked.settings.sampling).row(logits, []).ids.tolist() == [7]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("top_p", -0.1), ("top_p", 1.1), ("temperature", -1), ("repeat_last_n", -2)],
+)
+def test_a_value_that_means_nothing_is_refused_in_requests(field: str, value: float) -> None:
+    core = parsed(json.dumps({"prompt": "a", field: value}).encode(), CompletionRequest).core()
+    with pytest.raises(Refusal, match="cannot be"):
+        core.prepared(ChatSettings(), Dialect())
 
 
 def test_a_setting_of_the_chain_is_declared_once() -> None:

@@ -29,6 +29,7 @@ from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects import Dialect
 from localspec.chat.dialects.enforcement.value_rules import CallableTool, PythonRules
 from localspec.chat.dialects.notations import values
+from localspec.chat.dialects.shapes import AnswerMarks, CallShape
 from localspec.chat.events import (
     Origin,
     PromptMade,
@@ -58,7 +59,7 @@ from localspec.serve import answering
 from localspec.serve.access import AccessRules, digest
 from localspec.serve.core.replies import IncomingAnswer, timings
 from localspec.serve.core.request_tools import RequestTools
-from localspec.serve.core.requests import parsed
+from localspec.serve.core.requests import parsed, require_sendable
 from localspec.serve.counters import EndpointCounters
 from localspec.serve.endpoint import Endpoint
 from localspec.serve.http_server import PatientProtocol
@@ -225,6 +226,17 @@ async def test_a_stream_is_kept_alive_while_a_prompt_is_read(
     reading.cancel()
     asked.said.put_nowait(TurnEnd("", FinishReason.STOP, GenerationStats()))
     assert b"[DONE]" in [data async for data in stream][-1]
+
+
+async def test_a_stream_whose_writer_fails_ends_with_an_error() -> None:
+    asked = job("a", "x")
+    writer = ChatWriter("x", IncomingAnswer(Dialect()))
+    writer.written = Mock(side_effect=UnicodeEncodeError("utf-8", "x", 0, 1, "no"))  # type: ignore[method-assign]
+    asked.said.put_nowait(PromptMade(3, 10))
+    starting = asyncio.create_task(answering.first_events(asked))
+    *_, last = [one async for one in answering.streamed(asked, starting, writer, lambda: None)]
+    error = json.loads(last.removeprefix(b"data: "))["error"]
+    assert error["message"] == "localspec has a fault (UnicodeEncodeError)"
 
 
 def test_ids_of_prompts_that_are_refused_are_not_kept() -> None:
@@ -631,6 +643,24 @@ def test_templates_see_calls_and_results_or_read_them_as_text() -> None:
     )
 
 
+def test_a_model_whose_dialect_is_not_known_calls_in_the_notation_that_is_explained() -> None:
+    """It has no chat template, or one that could not be learnt in time."""
+    request = {
+        "messages": [{"role": "user", "content": "?"}],
+        "tools": [{"type": "function", "function": {"name": "f"}}],
+    }
+    asked = parsed(json.dumps(request).encode(), ChatRequest)
+    wanted, answer = asked.core().prepared(ChatSettings(), Dialect())
+    assert BEGIN in wanted.messages[0].content
+    assert wanted.after == BEGIN
+    end = TurnEnd("", FinishReason.STOP, GenerationStats())
+    call = f'{BEGIN}\n{{"name": "f", "arguments": {{"a": 1}}}}\n{END}'
+    choice = chat_document(answer, [PromptMade(3, 10), said(call), end])["choices"][0]
+    assert choice["finish_reason"] == "tool_calls"
+    (told,) = choice["message"]["tool_calls"]
+    assert told["function"] == {"name": "f", "arguments": '{"a": 1}'}
+
+
 def test_a_call_that_is_cut_off_is_none() -> None:
     """The call's marks are not shown as text either."""
     tool = {"type": "function", "function": {"name": "f"}}
@@ -682,6 +712,78 @@ def test_a_number_that_json_lacks_is_null_in_a_calls_arguments(number: str) -> N
     document = chat_document(answer, [PromptMade(3, 10), said(call), end])
     (told,) = document["choices"][0]["message"]["tool_calls"]
     assert told["function"]["arguments"] == '{"a": [1.5, null]}'
+
+
+MARK = "]<]minimax[>["
+TWICE = {
+    "tags": (
+        CallShape("tags", ("<tool_call>", "<function="), ("</function>", "</tool_call>"),
+                  name_end=">", key_open="<parameter=", value_open=">", value_close="</parameter>"),
+        "<tool_call><function=f><parameter=k>1</parameter><parameter=k>2</parameter>"
+        "</function></tool_call>",
+    ),
+    "gemma": (CallShape("gemma", ("<|tool_call>", "call:"), ("<tool_call|>",)),
+              "<|tool_call>call:f{k:1,k:2}<tool_call|>"),
+    "python": (CallShape("python", ("<|a|>",), ("<|b|>",)), "<|a|>[f(k=1, k=2)]<|b|>"),
+    "raw python": (CallShape("python", ("<|a|>",), ("<|b|>",), raw=True),
+                   "<|a|>[f(k=1, k=2)]<|b|>"),
+    "nested": (
+        CallShape("nested", (f"{MARK}<tool_call>", f'{MARK}<invoke name="'),
+                  (f"{MARK}</invoke>", f"{MARK}</tool_call>"), name_end='">', key_open=f"{MARK}<"),
+        f'{MARK}<tool_call>{MARK}<invoke name="f">{MARK}<k>1{MARK}</k>{MARK}<k>2{MARK}</k>'
+        f"{MARK}</invoke>{MARK}</tool_call>",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("notation", TWICE)
+@pytest.mark.parametrize("step", [3, 500])
+def test_an_argument_that_comes_twice_has_the_value_that_was_told(notation: str, step: int) -> None:
+    shape, raw = TWICE[notation]
+    choice = held_call(shape, raw, step)
+    assert choice["finish_reason"] == "tool_calls"
+    (told,) = choice["message"]["tool_calls"]
+    assert json.loads(told["function"]["arguments"]) == {"k": 1}
+
+
+@pytest.mark.parametrize("step", [3, 500])
+def test_a_call_that_a_grammar_holds_is_none_in_code(step: int) -> None:
+    """The line has an odd number of backticks, and so have the arguments."""
+    shape = CallShape("named", ("[TOOL_CALLS]",), name_end="[ARGS]")
+    raw = 'Use `a:[TOOL_CALLS]f[ARGS]{"k": "`b"}'
+    message = held_call(shape, raw, step)["message"]
+    assert message["content"] == "Use `a:"
+    (told,) = message["tool_calls"]
+    assert json.loads(told["function"]["arguments"]) == {"k": "`b"}
+    free = Dialect(marks=AnswerMarks(calls=(shape,))).read(raw, [{"function": {"name": "f"}}])
+    assert (free.content, free.calls) == (raw, [])  # without a grammar, it may be about a call
+
+
+def test_a_call_that_is_not_what_was_told_of_it_is_not_whole() -> None:
+    raw = f'{BEGIN}\n{{"name": "f", "arguments": {{"a": NaN}}}}\n{END}'
+    choice = held_call(PLAIN.calls[0], raw, 3)
+    assert choice["finish_reason"] == "stop"
+    (told,) = choice["message"]["tool_calls"]
+    assert told["function"]["arguments"] == '{"a": NaN'
+
+
+@pytest.mark.parametrize("step", [3, 500])
+def test_a_number_that_is_too_large_is_told_as_the_grammar_let_it_be(step: int) -> None:
+    raw = f'{BEGIN}\n{{"name": "f", "arguments": {{"a": 1e400, "b": 2}}}}\n{END}'
+    choice = held_call(PLAIN.calls[0], raw, step)
+    assert choice["finish_reason"] == "tool_calls"
+    (told,) = choice["message"]["tool_calls"]
+    assert told["function"]["arguments"] == '{"a": 1e400, "b": 2}'
+
+
+def held_call(shape: CallShape, raw: str, step: int) -> dict[str, Any]:
+    """The choice in the document of an answer, in pieces, whose calls a grammar holds."""
+    dialect = Dialect(marks=AnswerMarks(calls=(shape,), explained=True))
+    answer = IncomingAnswer(dialect, tools=[{"function": {"name": "f"}}], held=True)
+    pieces = [said(raw[i : i + step]) for i in range(0, len(raw), step)]
+    end = TurnEnd("", FinishReason.STOP, GenerationStats())
+    choice: dict[str, Any] = chat_document(answer, [PromptMade(3, 10), *pieces, end])["choices"][0]
+    return choice
 
 
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "1e999", "[-1e999]"])
@@ -980,7 +1082,11 @@ def test_timings_of_a_single_token_are_numbers_that_agree() -> None:
     assert None not in timings(GenerationStats()).values()
 
 
-@pytest.mark.parametrize("given", ["", '{"a": "cut of', None, {"a": 1}, "null", "[1]", '{"a": 1}'])
+HALF_A_LETTER = '{"a": "\\ud83d"}'
+EARLIER = ("", '{"a": "cut of', None, {"a": 1}, "null", "[1]", '{"a": 1}', HALF_A_LETTER)
+
+
+@pytest.mark.parametrize("given", EARLIER)
 def test_earlier_arguments_are_made_an_object(given: Any) -> None:
     """Arguments that localspec wrote or a client left out must not make later requests fail."""
     call = {"function": {"name": "f", "arguments": given}}
@@ -992,7 +1098,9 @@ def test_earlier_arguments_are_made_an_object(given: Any) -> None:
         ]
     }
     asked = parsed(json.dumps(body).encode(), ChatRequest)
-    said = asked.core().asked(ChatSettings(), RequestTools(native=True)).messages
+    wanted = asked.core().asked(ChatSettings(), RequestTools(native=True))
+    require_sendable(wanted)
+    said = wanted.messages
     (told,) = said[1].more["tool_calls"]
     assert isinstance(told["function"]["arguments"], dict)
     assert said[2].more["tool_call_id"] == told["id"]

@@ -57,36 +57,34 @@ async def streamed(
         writer: writes them in the protocol's form.
         stop: ends the job.
     """
-    if data := encoded(writer.opening()):
-        yield data
-    while not (await asyncio.wait([starting], timeout=_ALIVE_S))[0]:
-        yield encoded([writer.alive()])
     try:
-        said = starting.result()
-    except Exception as error:
-        yield encoded(writer.failed(refusal_of(error)))
-        return
-    clock = asyncio.get_running_loop().time
-    told_at = clock()
-    while True:
-        events, refusal = _sorted(job, said)
-        data = encoded(writer.written(writer.answer.take(events)))
-        if not data and clock() - told_at >= _ALIVE_S:
-            data = encoded([writer.alive()])
-        if data:
+        if data := encoded(writer.opening()):
             yield data
-            told_at = clock()
-        _stop_if_enough(job, writer, stop)
-        if refusal is not None:
-            yield encoded(writer.failed(refusal))
-            return
-        if writer.answer.over:
-            yield encoded(writer.closing()) + writer.farewell
-            return
-        said = []
-        with suppress(TimeoutError):  # Python 3.11's wait_for makes a task for each token
-            async with asyncio.timeout_at(told_at + _ALIVE_S):
-                said = await _heard(job)
+        while not (await asyncio.wait([starting], timeout=_ALIVE_S))[0]:
+            yield encoded([writer.alive()])
+        said = starting.result()
+        clock = asyncio.get_running_loop().time
+        told_at = clock()
+        while True:
+            events, refusal = _sorted(job, said)
+            data = encoded(writer.written(writer.answer.take(events)))
+            if not data and clock() - told_at >= _ALIVE_S:
+                data = encoded([writer.alive()])
+            if data:
+                yield data
+                told_at = clock()
+            _stop_if_enough(job, writer, stop)
+            if refusal is not None:
+                raise refusal
+            if writer.answer.over:
+                yield encoded(writer.closing()) + writer.farewell
+                return
+            said = []
+            with suppress(TimeoutError):  # Python 3.11's wait_for makes a task for each token
+                async with asyncio.timeout_at(told_at + _ALIVE_S):
+                    said = await _heard(job)
+    except Exception as error:  # also a fault in writing: else the stream would just break off
+        yield encoded(writer.failed(refusal_of(error)))
 
 
 async def first_events(job: QueuedRequest) -> list[Answers]:

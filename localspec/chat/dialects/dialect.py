@@ -56,13 +56,17 @@ class Dialect(Struct, frozen=True):
 
     def raw(self) -> Dialect:
         """This dialect, but thoughts and their marks stay in the content; calls are still read."""
-        known, plain = self.marks, AnswerMarks(thoughts=())
-        if known.speech == "marks":
-            plain = structs.replace(known, thoughts=(), content=(), closers=(), fillers=(), ends=())
-        return structs.replace(self, marks=plain, openings=(), opening="")
+        none: Any = dict.fromkeys(("thoughts", "content", "closers", "fillers", "ends"), ())
+        marks = structs.replace(self.marks, **none)
+        return structs.replace(self, marks=marks, openings=(), opening="")
 
     def reader(
-        self, tools: Sequence[Any] | None = None, *, prompt: str = "", exact: bool = False
+        self,
+        tools: Sequence[Any] | None = None,
+        *,
+        prompt: str = "",
+        exact: bool = False,
+        held: bool = False,
     ) -> AnswerReader:
         """A reader of one answer, which is fed in pieces.
 
@@ -71,9 +75,11 @@ class Dialect(Struct, frozen=True):
                 is read as a call; None if they are not known.
             prompt: the end of the rendered prompt, which shows whether a thought is open.
             exact: keep the surrounding white space of an answer without marks.
+            held: a grammar holds what follows the mark of a call.
         """
-        kind = MarkReader if self.marks.speech == "marks" else ChannelReader
-        return kind(self.marks, tools, prompt, exact=exact)
+        if self.marks.speech == "marks":
+            return MarkReader(self.marks, tools, prompt, exact=exact, held=held)
+        return ChannelReader(self.marks, tools, prompt, exact=exact)
 
     def read(
         self, raw: str, tools: Sequence[Any] | None = None, *, prompt: str = "", cut: bool = False

@@ -140,13 +140,15 @@ class AnswerMarks(Struct, frozen=True):
 
     Attributes:
         speech: text with marks, or messages with headers.
-        thoughts: pairs of marks around thoughts, the template's own first.
+        thoughts: pairs of marks around thoughts, the template's own first; without any, thoughts
+            stay in the content, with all marks but those of calls.
         gap: the white space that the template writes after a thought.
         content: marks before the text for the user.
         closers: marks after it.
         fillers: text between two parts that has no meaning.
         ends: text that ends the answer.
-        calls: notations of calls, the template's own first.
+        calls: notations of calls, the template's own first; Hermes' if nothing was learnt, because
+            tools are then explained in it.
         bare: an answer that is a call has no mark.
         explained: the template describes tools to the model.
         several: the template can write several calls in one answer.
@@ -161,7 +163,7 @@ class AnswerMarks(Struct, frozen=True):
     closers: tuple[str, ...] = ()
     fillers: tuple[str, ...] = ()
     ends: tuple[str, ...] = ()
-    calls: tuple[CallShape, ...] = ()
+    calls: tuple[CallShape, ...] = (HERMES,)
     bare: bool = False
     explained: bool = False
     several: bool = False

@@ -12,6 +12,7 @@ from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects.notations.values import depth, repaired
 from localspec.chat.dialects.shapes import HERMES, AnswerMarks
 from localspec.limits import MAX_NESTING
+from localspec.safe_text import encodable
 
 PLAIN = AnswerMarks(calls=(HERMES,), several=True, writes=True)
 (BEGIN,), (END,) = HERMES.before, HERMES.after
@@ -93,10 +94,16 @@ def as_text(result: str) -> Message:
 
 
 def call_object(given: Any) -> dict[str, Any]:
-    """A call's arguments as an object, which templates need; truncated JSON is completed."""
+    """A call's arguments as an object, which templates need; truncated JSON is completed.
+
+    Escapes in JSON that mean half a letter are replaced.
+    """
     if isinstance(given, str):
         given = repaired(given)
-    return given if isinstance(given, dict) and depth(given) <= MAX_NESTING else {}
+    if not isinstance(given, dict) or depth(given) > MAX_NESTING:
+        return {}
+    found: dict[str, Any] = json.loads(encodable(json.dumps(given, ensure_ascii=False)))
+    return found
 
 
 def _text(given: Any) -> str:

@@ -37,6 +37,7 @@ class SamplingOption:
         least: the least value that the command line takes for a whole number.
         file_key: its name after ``general.sampling.`` in a model's file; empty if it has none.
         also: other programs' names for it in requests.
+        meant: the value that one in a request means, which other programs may take and this not.
     """
 
     usual: int | float
@@ -47,6 +48,7 @@ class SamplingOption:
     least: int = 0
     file_key: str = ""
     also: tuple[str, ...] = ()
+    meant: Callable[[Any], Any] = lambda value: value
 
     @property
     def kind(self) -> type[int] | type[float]:
@@ -74,6 +76,7 @@ MOST_WHOLE: Final = 2**63 - 1
 """The largest whole number that a setting takes: 64 bits hold it, also below 0."""
 
 _OPTION = "option"
+_LEAST_SHARE = 1e-30  # any token's share reaches it
 _MOST = 1e6  # settings end where 32-bit floats would turn them into something else
 _SHARE = {"holds": lambda x: 0 < x <= 1, "wanted": "a number above 0, up to 1 (off)"}
 _SUBTRACTED = {
@@ -110,6 +113,7 @@ class SamplingParams:
         holds=lambda x: x == 0 or 1e-6 <= x <= _MOST,
         wanted="0 (greedy) or a number from 0.000001 to 1000000",
         file_key="temp",
+        meant=lambda x: 0.0 if 0 < x < 1e-6 else x,
     )
     top_k: int = _option(
         40,
@@ -125,6 +129,7 @@ class SamplingParams:
         "--top-p",
         meaning="Keep the most probable tokens up to this share; 1 keeps all.",
         file_key="top_p",
+        meant=lambda x: x or _LEAST_SHARE,  # 0 keeps the best token
         **_SHARE,
     )
     min_p: float = _option(
@@ -170,6 +175,7 @@ class SamplingParams:
         holds=lambda x: 0 <= x <= MOST_WHOLE,
         wanted="0 (off) or a number of tokens",
         file_key="penalty_last_n",
+        meant=lambda x: MOST_WHOLE if x == -1 else x,  # llama.cpp's word for all
     )
     logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
     seed: int | None = None

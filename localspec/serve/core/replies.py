@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,7 +33,7 @@ class CallPart:
 
 @dataclass(frozen=True, slots=True)
 class CallEnded:
-    """Nothing of a call follows; `whole` is False if it was cut off."""
+    """Nothing of a call follows; `whole` is False if it was cut off, or is not what was sent."""
 
     index: int
     whole: bool = True
@@ -130,8 +129,9 @@ class IncomingAnswer:
                 case PromptMade():
                     self.prompt = event
                     if self._dialect is not None:
-                        opening = event.opening
-                        self._reader = self._dialect.reader(self._tools, prompt=opening, exact=True)
+                        self._reader = self._dialect.reader(
+                            self._tools, prompt=event.opening, exact=True, held=self._held
+                        )
                 case RoundText():
                     yield from self._read(event)
                 case TokensScored(tokens) if self._scores is not None:
@@ -160,14 +160,15 @@ class IncomingAnswer:
             if not isinstance(piece, Call):
                 yield piece
                 continue
+            name, plain = piece.texts()
             if not self._underway:
-                yield self._opened(piece.name)
+                yield self._opened(name)
             index, told = self._underway.pop(0)
-            plain = json.dumps(piece.arguments, ensure_ascii=False)
-            whole = piece.written if self._held and piece.written else plain
-            yield from _more(index, told, whole)
-            self._whole_calls += 1
-            yield CallEnded(index)
+            text = piece.written if self._held and piece.written else plain
+            yield from _more(index, told, text)
+            whole = text.startswith(told)  # else what was sent is not how it was meant
+            self._whole_calls += whole
+            yield CallEnded(index, whole)
 
     def _begun(self, calls: Underway) -> Iterator[AnswerPiece]:
         """The pieces of calls that are being written."""
@@ -175,8 +176,10 @@ class IncomingAnswer:
         for i, (name, text) in enumerate(calls):
             if i == len(self._underway):
                 yield self._opened(name)
-            yield from _more(*self._underway[i], text)
-            self._underway[i] = self._underway[i][0], text
+            index, told = self._underway[i]
+            if text.startswith(told):
+                yield from _more(index, told, text)
+                self._underway[i] = index, text
 
     def _opened(self, name: str) -> CallBegun:
         index = self.calls

@@ -15,7 +15,7 @@ from localspec.chat.dialects.shapes import ThinkingOptions
 from localspec.chat.settings import AnswerRequest, ChatSettings, Infill
 from localspec.drafter_names import AUTO, NONE
 from localspec.engine.grammars import lark
-from localspec.engine.round.params import CHAIN, Accept, SamplingParams
+from localspec.engine.round.params import CHAIN, MOST_WHOLE, Accept, SamplingParams
 from localspec.errors import SamplingError
 from localspec.limits import MAX_GAMMA
 from localspec.safe_text import decoded
@@ -26,13 +26,14 @@ from localspec.serve.core.told_messages import ToldMessage, for_template, in_tur
 from localspec.serve.refusals import Refusal
 
 Count = Annotated[int, Meta(ge=-1, le=1 << 31)]
-Seed = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]
+Seed = Annotated[int, Meta(ge=-(1 << 63), le=MOST_WHOLE)]
 StopText = Annotated[str, Meta(max_length=256)]
 StopTexts = Annotated[list[StopText], Meta(max_length=16)]
 Top = Annotated[int, Meta(ge=0, le=20)]
 T = TypeVar("T")
 
 MOST_TOOLS = 256
+_ANY_SEED = -1  # llama-server's word for a new one; OpenAI's seeds have a sign
 
 # A request has a field for each name of a setting of the sampler chain.
 _CHAIN = {alias: name for name, each in CHAIN.items() for alias in (*each.also, name)}
@@ -113,17 +114,17 @@ class AnswerOptions(_ChainFields, kw_only=True):
             gamma=0 if self.draft == NONE else own.gamma if self.gamma is None else self.gamma,
             n_predict=own.n_predict if n_predict is None else n_predict,
             stop=own.stop if stop is None else tuple(stop),
-            repeatable=own.repeatable if self.seed is None else self.seed >= 0,
+            repeatable=own.repeatable if self.seed is None else self.seed != _ANY_SEED,
         )
 
     def _sampling(self, own: SamplingParams) -> SamplingParams:
         given: dict[str, Any] = {
-            name: value
+            name: CHAIN[name].meant(value)
             for alias, name in _CHAIN.items()
             if (value := getattr(self, alias)) is not None
         }
         if self.seed is not None:
-            given["seed"] = None if self.seed < 0 else self.seed
+            given["seed"] = None if self.seed == _ANY_SEED else self.seed & MOST_WHOLE
         if self.logit_bias is not None:
             given["logit_bias"] = _bias(self.logit_bias)
         try:

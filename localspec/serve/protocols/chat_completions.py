@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
 from localspec.chat.dialects import ContentPiece, ThoughtPiece
-from localspec.serve.core.replies import AnswerPiece, CallBegun, CallPart, IncomingAnswer
-from localspec.serve.core.request_tools import FunctionTool, ToolChoice
+from localspec.serve.core.replies import (
+    AnswerPiece,
+    CallBegun,
+    CallEnded,
+    CallPart,
+    IncomingAnswer,
+)
+from localspec.serve.core.request_tools import FunctionTool, NamedFunction, ToolChoice
 from localspec.serve.core.requests import MOST_TOOLS, ConversationRequest, Count, Top, format_rule
 from localspec.serve.core.told_messages import ToldCall, ToldMessage
 from localspec.serve.protocols.completion_writer import CompletionWriter
+from localspec.serve.protocols.free_text import (
+    InputGrammar,
+    as_arguments,
+    function_of,
+    input_of,
+)
 from localspec.serve.protocols.protocol_types import (
     Document,
     ProtocolRequest,
@@ -24,6 +36,7 @@ from localspec.serve.protocols.scores import chat_scores
 from localspec.serve.refusals import Refusal
 
 _TEXTS = ("text", "refusal", "input_text")
+_CUSTOM = ("custom", "input")
 
 
 class CalledFunction(Struct):
@@ -33,11 +46,31 @@ class CalledFunction(Struct):
     arguments: str | dict[str, Any] | None = None
 
 
-class ToolCall(Struct):
-    """A call that the model made earlier."""
+class CalledCustom(Struct):
+    """A called tool whose input is free text."""
 
-    function: CalledFunction
+    name: str
+    input: str = ""
+
+
+class ToolCall(Struct):
+    """A call that the model made earlier, of a function or of a custom tool."""
+
+    function: CalledFunction | None = None
+    custom: CalledCustom | None = None
     id: str | None = None
+
+    def told(self, place: str) -> ToldCall:
+        """The call, which stands at `place`, in the form that all protocols share.
+
+        Raises:
+            Refusal: nothing is called.
+        """
+        if self.function is not None:
+            return ToldCall(self.id, self.function.name, self.function.arguments)
+        if self.custom is not None:
+            return ToldCall(self.id, self.custom.name, as_arguments(self.custom.input))
+        raise Refusal(400, "there is no `function` and no `custom`", param=place)
 
 
 class ChatMessage(Struct):
@@ -64,13 +97,63 @@ class ChatMessage(Struct):
             case "user":
                 return ToldMessage("user", text)
             case "assistant":
-                calls = (
-                    ToldCall(call.id, call.function.name, call.function.arguments)
-                    for call in self.tool_calls or ()
+                calls = tuple(
+                    call.told(f"messages[{i}].tool_calls[{n}]")
+                    for n, call in enumerate(self.tool_calls or ())
                 )
-                return ToldMessage("assistant", text, self.reasoning_content or "", tuple(calls))
+                return ToldMessage("assistant", text, self.reasoning_content or "", calls)
             case _:
                 return ToldMessage("tool", text, call_id=self.tool_call_id, name=self.name)
+
+
+class ListedFunction(Struct, tag_field="type", tag="function"):
+    """A function in a request."""
+
+    function: NamedFunction
+
+    @property
+    def told(self) -> NamedFunction:
+        """The tool as it is described to the model."""
+        return self.function
+
+
+class CustomFormat(Struct):
+    """The form of a custom tool's input."""
+
+    grammar: InputGrammar | None = None
+
+
+class CustomTool(Struct):
+    """A tool whose input is free text."""
+
+    name: str
+    description: str | None = None
+    format: CustomFormat | None = None
+
+
+class ListedCustom(Struct, tag_field="type", tag="custom"):
+    """A custom tool in a request."""
+
+    custom: CustomTool
+
+    @property
+    def told(self) -> NamedFunction:
+        """The tool as it is described to the model."""
+        grammar = self.custom.format.grammar if self.custom.format else None
+        return function_of(self.custom.name, self.custom.description, grammar)
+
+
+class ToolSelection(Struct):
+    """The tools that may be called, and whether one must be."""
+
+    tools: list[ListedFunction | ListedCustom]
+    mode: Literal["auto", "required"] = "auto"
+
+
+class AllowedChoice(Struct, tag_field="type", tag="allowed_tools"):
+    """A choice of several tools."""
+
+    allowed_tools: ToolSelection
 
 
 class JsonSchema(Struct):
@@ -109,8 +192,10 @@ class ChatRequest(ProtocolRequest):
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
     max_completion_tokens: Count | None = None
     response_format: ResponseFormat | None = None
-    tools: Annotated[list[FunctionTool], Meta(max_length=MOST_TOOLS)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | FunctionTool | None = None
+    tools: Annotated[list[ListedFunction | ListedCustom], Meta(max_length=MOST_TOOLS)] | None = None
+    tool_choice: (
+        Literal["none", "auto", "required"] | ListedFunction | ListedCustom | AllowedChoice | None
+    ) = None
     parallel_tool_calls: bool | None = None
     logprobs: bool | None = None
     top_logprobs: Top | None = None
@@ -126,18 +211,13 @@ class ChatRequest(ProtocolRequest):
         Raises:
             Refusal: the request is invalid.
         """
-        choice, effort = self.tool_choice, self.reasoning_effort
-        if isinstance(choice, FunctionTool):
-            chosen = ToolChoice("required", frozenset({choice.function.name}))
-        else:
-            chosen = ToolChoice(choice or "auto")
-        limit = self.max_completion_tokens
+        effort, limit = self.reasoning_effort, self.max_completion_tokens
         return ConversationRequest(
             self,
             [message.said(i) for i, message in enumerate(self.messages)],
             limit=self.max_tokens if limit is None else limit,
-            tools=self.tools or (),
-            choice=chosen,
+            tools=[FunctionTool("function", tool.told) for tool in self.tools or ()],
+            choice=self._choice(),
             parallel=self.parallel_tool_calls is not False,
             format_rule="" if self.response_format is None else self.response_format.rule,
             reasoning=None if effort is None else "off" if effort == "none" else "on",
@@ -147,22 +227,46 @@ class ChatRequest(ProtocolRequest):
             top_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
         )
 
+    def _choice(self) -> ToolChoice:
+        """Which tools may be called."""
+        match self.tool_choice:
+            case AllowedChoice(ToolSelection(tools, mode)):
+                return ToolChoice(mode, frozenset(one.told.name for one in tools))
+            case ListedFunction() | ListedCustom() as one:
+                return ToolChoice("required", frozenset({one.told.name}))
+            case mode:
+                return ToolChoice(mode or "auto")
+
     def writer(self, model: str, answer: IncomingAnswer) -> ChatWriter:
         """Make the writer of the reply."""
         usage = bool(self.stream_options and self.stream_options.include_usage)
-        return ChatWriter(model, answer, usage=usage)
+        free = [one.custom.name for one in self.tools or () if isinstance(one, ListedCustom)]
+        return ChatWriter(model, answer, usage=usage, free=free)
 
 
 class ChatWriter(CompletionWriter):
-    """Writes chunks, or a document."""
+    """Writes chunks, or a document.
+
+    Args:
+        free: the names of the tools whose input is free text.
+    """
 
     prefix = "chatcmpl"
     chunk, whole = ("chat.completion.chunk", "delta"), ("chat.completion", "message")
     nothing: ClassVar[Document] = {}
 
-    def __init__(self, model: str, answer: IncomingAnswer, *, usage: bool = False) -> None:
+    def __init__(
+        self,
+        model: str,
+        answer: IncomingAnswer,
+        *,
+        usage: bool = False,
+        free: Collection[str] = (),
+    ) -> None:
         super().__init__(model, answer, usage=usage)
         self._deltas: list[Document] = []
+        self._free = free
+        self._input: str | None = None  # so far, of a call with free text, in JSON
 
     def opening(self) -> list[StreamEvent]:
         """The chunk that says who answers."""
@@ -170,7 +274,7 @@ class ChatWriter(CompletionWriter):
 
     def written(self, pieces: Iterable[AnswerPiece]) -> Iterator[StreamEvent]:
         """A chunk for each piece; the first one has the probabilities."""
-        deltas = [delta for piece in pieces if (delta := _delta(piece))]
+        deltas = [delta for piece in pieces if (delta := self._delta(piece))]
         scored = self.answer.scored()
         self._deltas += deltas
         self._scored += scored
@@ -196,6 +300,26 @@ class ChatWriter(CompletionWriter):
         message |= {"tool_calls": calls} if calls else {}
         return self._whole(message)
 
+    def _delta(self, piece: AnswerPiece) -> Document | None:
+        match piece:
+            case ThoughtPiece(text):
+                return {"reasoning_content": text}
+            case ContentPiece(text):
+                return {"content": text}
+            case CallBegun(index, identity, name):
+                self._input = "" if name in self._free else None
+                kind, given = ("function", "arguments") if self._input is None else _CUSTOM
+                call = {"index": index, "id": f"call_{identity}", "type": kind}
+                return {"tool_calls": [{**call, kind: {"name": name, given: ""}}]}
+            case CallPart(index, text) if self._input is None:
+                return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
+            case CallPart(_, text):
+                self._input = (self._input or "") + text
+            case CallEnded(index) if self._input is not None:
+                text = input_of(self._input)
+                return {"tool_calls": [{"index": index, "custom": {"input": text}}]}
+        return None
+
     def _scores(self, scored: Sequence[Any]) -> Document:
         return chat_scores(scored)
 
@@ -204,28 +328,14 @@ class ChatWriter(CompletionWriter):
         return "tool_calls" if reason == "stop" and self.answer.ends_with_calls else reason
 
 
-def _delta(piece: AnswerPiece) -> Document | None:
-    match piece:
-        case ThoughtPiece(text):
-            return {"reasoning_content": text}
-        case ContentPiece(text):
-            return {"content": text}
-        case CallBegun(index, identity, name):
-            call = {"index": index, "id": f"call_{identity}", "type": "function"}
-            return {"tool_calls": [{**call, "function": {"name": name, "arguments": ""}}]}
-        case CallPart(index, text):
-            return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
-        case _:
-            return None
-
-
 def _whole_calls(pieces: Iterable[Document]) -> list[Document]:
     """Join the deltas of calls; each call's name comes first."""
     calls: list[Document] = []
     for piece in pieces:
-        function = piece["function"]
+        kind = "custom" if "custom" in piece else "function"
         if "id" in piece:
-            calls.append({"id": piece["id"], "type": piece["type"], "function": {**function}})
+            calls.append({"id": piece["id"], "type": kind, kind: {**piece[kind]}})
         else:
-            calls[piece["index"]]["function"]["arguments"] += function["arguments"]
+            for name, text in piece[kind].items():
+                calls[piece["index"]][kind][name] += text
     return calls

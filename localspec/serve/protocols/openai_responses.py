@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, Literal
@@ -10,7 +9,6 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from localspec.chat.dialects import ContentPiece, ThoughtPiece
-from localspec.chat.prompt.call_notation import call_object
 from localspec.engine.record.stats import FinishReason
 from localspec.serve.core.replies import (
     AnswerPiece,
@@ -28,6 +26,7 @@ from localspec.serve.core.requests import (
     format_rule,
 )
 from localspec.serve.core.told_messages import ToldCall, ToldMessage
+from localspec.serve.protocols.free_text import as_arguments, input_of
 from localspec.serve.protocols.protocol_types import (
     Document,
     ProtocolRequest,
@@ -81,8 +80,7 @@ class InputItem(Struct):
                 return ToldMessage("assistant", thoughts=text("summary") or text("content"))
             case "function_call" | "custom_tool_call":
                 free = self.type == "custom_tool_call"
-                plain = {"input": self.input}
-                given = json.dumps(plain, ensure_ascii=False) if free else self.arguments
+                given = as_arguments(self.input) if free else self.arguments
                 name = offered.told(self.name, self.namespace)
                 return ToldMessage("assistant", calls=(ToldCall(self.call_id, name, given),))
             case _:
@@ -298,7 +296,7 @@ class ResponsesWriter(ReplyWriter):
                 done = {"name": item["name"], "arguments": text}
                 yield self._of_item("response.function_call_arguments.done", **done)
             case _:
-                item["input"] = given = str(call_object(text).get("input", ""))
+                item["input"] = given = input_of(text)
                 yield self._of_item("response.custom_tool_call_input.delta", delta=given)
                 yield self._of_item("response.custom_tool_call_input.done", input=given)
         place = len(self._output) - 1

@@ -11,26 +11,11 @@ from msgspec import Struct
 
 from localspec.serve.core.request_tools import FunctionTool, NamedFunction, ToolChoice
 from localspec.serve.core.requests import MOST_TOOLS, converted
+from localspec.serve.protocols.free_text import InputGrammar, function_of
 from localspec.serve.refusals import Refusal
 
 KINDS = ("function", "custom", "namespace")
 """The types of tools that are described to the model."""
-
-# The description for the model of a tool whose input is free text.
-_FREE_TEXT = {
-    "type": "object",
-    "properties": {"input": {"type": "string"}},
-    "required": ["input"],
-    "additionalProperties": False,
-}
-
-
-class InputFormat(Struct):
-    """The form of free text."""
-
-    type: str = "text"
-    syntax: str = ""
-    definition: str = ""
 
 
 class ListedTool(Struct):
@@ -41,7 +26,13 @@ class ListedTool(Struct):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
-    format: InputFormat | None = None
+    format: InputGrammar | None = None
+
+    def function(self, told: str) -> NamedFunction:
+        """The tool as it is described to the model, under the name `told`."""
+        if self.type == "custom":
+            return function_of(told, self.description, self.format)
+        return NamedFunction(told, self.description, self.parameters, self.strict or None)
 
 
 class ToolNamespace(Struct):
@@ -114,13 +105,7 @@ class OfferedTools:
         for namespace, tool in flat:
             twice = namespace and times[tool.name] > 1
             told = f"{namespace}__{tool.name}" if twice else tool.name
-            free = tool.type == "custom"
-            function = NamedFunction(
-                told,
-                _described(tool) if free else tool.description,
-                _FREE_TEXT if free else tool.parameters,
-                None if free else tool.strict or None,
-            )
+            free, function = tool.type == "custom", tool.function(told)
             found[told] = OfferedTool(told, tool.name, namespace, free, function)
         return OfferedTools(found)
 
@@ -168,12 +153,3 @@ def _flat(tools: Sequence[dict[str, Any]]) -> Iterator[tuple[str, ListedTool]]:
         for one in space.tools:
             if one.get("type") in ("function", "custom"):
                 yield space.name, converted(one, ListedTool, f"tools[{i}]")
-
-
-def _described(tool: ListedTool) -> str:
-    """The description of a tool whose input is free text, with the text's grammar."""
-    parts = [tool.description or ""]
-    if tool.format is not None and tool.format.definition:
-        parts.append(f"The input follows this grammar ({tool.format.syntax}):")
-        parts.append(tool.format.definition)
-    return "\n\n".join(filter(None, parts))

@@ -67,6 +67,8 @@ def learnt(
 ) -> Dialect:
     """As `learn`, with an existing renderer; each template is learnt once.
 
+    One that could not be rendered in time is tried again the next time.
+
     Args:
         renderer: renders the template.
         source: the template.
@@ -77,22 +79,18 @@ def learnt(
         Cancelled: the flag of `renderer` was set meanwhile.
     """
     known = _known()
-    if source not in known:
-        found = dialect_store.recall(folder, source) if folder is not None else None
-        known[source] = found or _learnt(renderer, source, seconds, folder)
-    return known[source]
-
-
-def _learnt(
-    renderer: TemplateRenderer, source: TemplateSource, seconds: float, folder: Path | None
-) -> Dialect:
-    writer = TurnWriter(renderer, source, RenderBudget(seconds))
-    try:
-        found = _Learner(writer, source.template).dialect()
-    except TemplateUnusable:  # not stored: the machine may only be busy
-        return Dialect()
-    if folder is not None:
-        dialect_store.keep(folder, source, found)
+    found = known.get(source)
+    if found is None and folder is not None:
+        found = dialect_store.recall(folder, source)
+    if found is None:
+        writer = TurnWriter(renderer, source, RenderBudget(seconds))
+        try:
+            found = _Learner(writer, source.template).dialect()
+        except TemplateUnusable:  # not kept: the machine may only be busy
+            return Dialect()
+        if folder is not None:
+            dialect_store.keep(folder, source, found)
+    known[source] = found
     return found
 
 
@@ -204,6 +202,7 @@ class _Learner:
             fillers=tuple(filter(is_mark, fillers)),
             closers=closers,
             ends=ends,
+            calls=(),
         )
 
     def _around_thought(self, turn: str, head: str) -> tuple[str, str]:

@@ -133,7 +133,7 @@ class _GemmaValues:
             if key is None:
                 listed.append(value)
             else:
-                named[key] = value
+                named.setdefault(key, value)  # a stream may have told the first one
         return (named if named or (close == "}" and not listed) else listed), at
 
     def _key(self, at: int) -> tuple[str | None, int]:

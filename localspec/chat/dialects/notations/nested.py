@@ -71,7 +71,8 @@ class _TagReader:
             name, at = key
             of = properties.get(name) if isinstance(properties, Mapping) else None
             value, at = self._value(name, at, of if of is not None else items, depth)
-            found.append((name, value))
+            if depth or name not in dict(found):  # a stream may have told the first one
+                found.append((name, value))
         repeated = len(found) > 1 and len(found) != len(dict(found))
         kinds = kinds_of(schema, self._whole)
         alone = bool(found) and all(name == "item" for name, _ in found)

@@ -96,7 +96,7 @@ def _call(node: ast.expr, tools: KnownTools) -> Call:
     for keyword in node.keywords:
         if keyword.arg is None:
             raise ValueError("arguments without names")
-        given[keyword.arg] = plain(keyword.value)
+        given.setdefault(keyword.arg, plain(keyword.value))
     return Call(name, given)
 
 
@@ -118,7 +118,7 @@ def _raw(
             value, at = _value(text, key.end())
             if value is NOTHING:
                 return None
-            given[key[1]] = value
+            given.setdefault(key[1], value)  # a stream may have told the first one
         at = skip_blanks(text, at)
         if at >= len(text):
             raise UnfinishedText

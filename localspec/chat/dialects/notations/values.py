@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from localspec.chat.dialects.reading.answer_parts import Underway
+from localspec.safe_text import encodable
 
 _WORDS = {"true": True, "false": False, "null": None}
 _PAIRS = {"{": "}", "[": "]", "(": ")"}
@@ -216,9 +217,9 @@ def so_far(text: str, at: int) -> str:
 
 
 def strict(text: str) -> str:
-    """The text if it is valid JSON; else an empty text."""
+    """The text if it is valid JSON, also with numbers too large for a float; else an empty text."""
     try:
-        _STRICT.decode(text)
+        json.loads(text, parse_constant=_number)
     except (ValueError, RecursionError):
         return ""
     return text
@@ -226,7 +227,7 @@ def strict(text: str) -> str:
 
 def begun(arguments: Mapping[str, Any]) -> str:
     """The JSON text of arguments, left open because members may follow."""
-    return json.dumps(arguments, ensure_ascii=False)[:-1]
+    return encodable(json.dumps(arguments, ensure_ascii=False)[:-1])
 
 
 def arguments_of(value: Any) -> dict[str, Any] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from localspec.chat.dialects.marks import may_begin, overlap, skip_blanks
 from localspec.chat.dialects.notations import functionary, harmony, muse
@@ -56,13 +56,15 @@ class ChannelReader(PieceReader):
         self._how = HEADERS[marks.speech]
         self._tools = KnownTools(tools)
         self._calls = CallReader(marks.calls, self._tools)
+        self._raw = not marks.thoughts  # thoughts and marks stay in the content
         self._begun = False  # a header has been read
+        self._mark = ""  # the header of a call, which is content if it turns out to be none
         self._header: MessageHeader | None = self._how.open(prompt)  # None while a header is read
 
     @property
     def thinking(self) -> bool:
         """Whether the position is inside a thought."""
-        return self._header is not None and self._header.kind == "thought"
+        return not self._raw and self._header is not None and self._header.kind == "thought"
 
     def _step(self, *, final: bool, cut: bool) -> bool:
         if self._header is None:
@@ -75,12 +77,19 @@ class ChannelReader(PieceReader):
         found = self._how.read(self._text, self._tools, begun=self._begun, final=whole)
         if found is None:
             if final:
+                self._pass(0 if cut else len(self._text))
                 self._text = ""
             return False
-        self._header, end = found
-        self._begun = True
-        self._text = self._text[end:]
-        self._out.append((ThoughtPiece if self._header.kind == "thought" else ContentPiece)(""))
+        header, end = found
+        if self._raw and self._tools.known == {}:
+            header = MessageHeader("content")
+        self._header, self._begun = header, True
+        if self._raw and header.kind == "call":
+            self._mark, self._text = self._text[:end], self._text[end:]
+            return True
+        self._pass(end)
+        if not self._raw:
+            self._out.append((ThoughtPiece if header.kind == "thought" else ContentPiece)(""))
         return True
 
     def _body(self, header: MessageHeader, *, final: bool, cut: bool) -> bool:
@@ -97,14 +106,27 @@ class ChannelReader(PieceReader):
         self._emit(kind, start)
         if end < 0:
             return False
-        self._text = self._text[end - start :]
+        self._pass(end - start)
         self._header = None
         return True
 
     def _emit(self, kind: type[ThoughtPiece] | type[ContentPiece], n: int) -> None:
         if n > 0:
-            self._out.append(kind(self._text[:n]))
+            self._out.append((ContentPiece if self._raw else kind)(self._text[:n]))
             self._text = self._text[n:]
+
+    def _pass(self, n: int) -> None:
+        """Pass over a mark, which is content if marks stay there."""
+        if self._raw:
+            self._emit(ContentPiece, n)
+        else:
+            self._text = self._text[n:]
+
+    def _uncalled(self, kind: Literal["thought", "content"]) -> None:
+        """Read a message on as text, as its header turned out not to be that of a call."""
+        self._header = MessageHeader(kind)
+        self._out += [ContentPiece(self._mark)] if self._mark else []
+        self._mark = ""
 
     def _called(self, header: MessageHeader, *, final: bool, cut: bool) -> bool:
         """Read a call's arguments, and the rest of its message up to the closing mark."""
@@ -115,10 +137,10 @@ class ChannelReader(PieceReader):
             if final and cut:
                 self._text = ""
             elif final:
-                self._header = MessageHeader("content")
+                self._uncalled("content")
             return final
         except NoCall:
-            self._header = MessageHeader("thought" if header.inward else "content")
+            self._uncalled("thought" if header.inward else "content")
             return True
         found = self._how.end_of_body(self._text, end, self._tools, final=final)
         if not final and (found is None or found[1] < 0):
@@ -126,7 +148,7 @@ class ChannelReader(PieceReader):
                 (call.name, call.written or begun(call.arguments)) for call in calls
             )
             return False
-        self._out += calls
+        self._out += [ContentPiece(""), *calls] if self._raw else calls
         start, stop = found or (len(self._text), len(self._text))
         left = self._text[end:start]
         if not self._how.ignores_rest and left.strip(" \n\t]})`"):

@@ -284,7 +284,10 @@ class NotationReader:
     def _values(
         self, text: str, at: int, name: str, arguments: dict[str, Any], *, final: bool, cut: bool
     ) -> int:
-        """Add the arguments so far, and return where they end."""
+        """Add the arguments so far, and return where they end.
+
+        If a name is repeated, its first value stays: a stream may have told it.
+        """
         shape, schema = self.shape, self._tools.schema(name)
         properties = schema.get("properties") if isinstance(schema, Mapping) else None
         while True:
@@ -302,7 +305,7 @@ class NotationReader:
                 value, end = self._unclosed(text[start : start + missing]), start + missing
             at = end
             of = properties.get(key) if isinstance(properties, Mapping) else None
-            arguments[key] = typed(value, of, schema, is_text=is_text)
+            arguments.setdefault(key, typed(value, of, schema, is_text=is_text))
 
     def _key(self, text: str, at: int, *, final: bool) -> tuple[str, bool | None, int]:
         """An argument's name, whether its value is declared as text, and where the value begins."""
