@@ -746,19 +746,6 @@ def test_an_argument_that_comes_twice_has_the_value_that_was_told(notation: str,
     assert json.loads(told["function"]["arguments"]) == {"k": 1}
 
 
-@pytest.mark.parametrize("step", [3, 500])
-def test_a_call_that_a_grammar_holds_is_none_in_code(step: int) -> None:
-    """The line has an odd number of backticks, and so have the arguments."""
-    shape = CallShape("named", ("[TOOL_CALLS]",), name_end="[ARGS]")
-    raw = 'Use `a:[TOOL_CALLS]f[ARGS]{"k": "`b"}'
-    message = held_call(shape, raw, step)["message"]
-    assert message["content"] == "Use `a:"
-    (told,) = message["tool_calls"]
-    assert json.loads(told["function"]["arguments"]) == {"k": "`b"}
-    free = Dialect(marks=AnswerMarks(calls=(shape,))).read(raw, [{"function": {"name": "f"}}])
-    assert (free.content, free.calls) == (raw, [])  # without a grammar, it may be about a call
-
-
 def test_a_call_that_is_not_what_was_told_of_it_is_not_whole() -> None:
     raw = f'{BEGIN}\n{{"name": "f", "arguments": {{"a": NaN}}}}\n{END}'
     choice = held_call(PLAIN.calls[0], raw, 3)

@@ -61,12 +61,7 @@ class Dialect(Struct, frozen=True):
         return structs.replace(self, marks=marks, openings=(), opening="")
 
     def reader(
-        self,
-        tools: Sequence[Any] | None = None,
-        *,
-        prompt: str = "",
-        exact: bool = False,
-        held: bool = False,
+        self, tools: Sequence[Any] | None = None, *, prompt: str = "", exact: bool = False
     ) -> AnswerReader:
         """A reader of one answer, which is fed in pieces.
 
@@ -75,11 +70,9 @@ class Dialect(Struct, frozen=True):
                 is read as a call; None if they are not known.
             prompt: the end of the rendered prompt, which shows whether a thought is open.
             exact: keep the surrounding white space of an answer without marks.
-            held: a grammar holds what follows the mark of a call.
         """
-        if self.marks.speech == "marks":
-            return MarkReader(self.marks, tools, prompt, exact=exact, held=held)
-        return ChannelReader(self.marks, tools, prompt, exact=exact)
+        kind = MarkReader if self.marks.speech == "marks" else ChannelReader
+        return kind(self.marks, tools, prompt, exact=exact)
 
     def read(
         self, raw: str, tools: Sequence[Any] | None = None, *, prompt: str = "", cut: bool = False

@@ -129,9 +129,8 @@ class IncomingAnswer:
                 case PromptMade():
                     self.prompt = event
                     if self._dialect is not None:
-                        self._reader = self._dialect.reader(
-                            self._tools, prompt=event.opening, exact=True, held=self._held
-                        )
+                        opening = event.opening
+                        self._reader = self._dialect.reader(self._tools, prompt=opening, exact=True)
                 case RoundText():
                     yield from self._read(event)
                 case TokensScored(tokens) if self._scores is not None:

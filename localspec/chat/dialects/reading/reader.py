@@ -29,7 +29,6 @@ class MarkReader(PieceReader):
         tools: those in the request; None if they are not known.
         prompt: the end of the rendered prompt.
         exact: keep the surrounding white space of an answer without marks.
-        held: a grammar holds what follows the first mark of the first notation.
     """
 
     def __init__(
@@ -39,12 +38,9 @@ class MarkReader(PieceReader):
         prompt: str = "",
         *,
         exact: bool = False,
-        held: bool = False,
     ) -> None:
         super().__init__(exact=exact)
         self._marks = marks
-        self._own = marks.calls[0].before[:1] if marks.calls else ()
-        self._held = self._own if held else ()
         self._calls = CallReader(marks.calls, KnownTools(tools))
         self._over = False  # an end mark has come
         self._line = ""  # the text before this position on the same line
@@ -189,7 +185,7 @@ class MarkReader(PieceReader):
         mark = self._next(self._in_content, marks, ContentPiece, final=final)
         if mark is None:
             return False
-        code = mark not in self._held and self._in_code(mark, final=final)
+        code = self._in_code(mark, final=final)
         if code is None:
             return False
         if code:
@@ -262,7 +258,7 @@ class MarkReader(PieceReader):
         try:
             found = self._calls.at(self._text, 0, final=final, cut=cut)
         except UnfinishedText as error:
-            if not final and mark in self._own:
+            if not final and mark in self._marks.calls[0].before[:1]:
                 self._underway = error.underway
             if final and cut:  # do not show the marks of a call that was cut off
                 self._over = True
