@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from huggingface_hub import hf_hub_download
 from huggingface_hub.utils import _shared_blobs
 
 from localspec.errors import NotEnoughDisk
-from localspec.pairs.disk import installed, unfinished_pulls
+from localspec.pairs.disk import folders, installed, unfinished_pulls
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import client as hub
 from localspec.pairs.hub import download
@@ -142,6 +143,59 @@ def test_rm_of_an_unfinished_pull_leaves_what_another_program_fetched(hub_world:
     for what in ("qwen3-8b", "--all"):
         hub_world.run("rm", what)
     assert target.etag(entry.file) in hub_world.blobs(target.name)
+
+
+@pytest.mark.parametrize("what", ["qwen3-8b", "--all"])
+def test_rm_of_an_unfinished_pull_leaves_what_another_program_fetched_later(
+    hub_world: World, what: str
+) -> None:
+    target, _ = _pull_without_draft(hub_world)
+    file = catalogue.pairs()["qwen3-8b"].target.file
+    hf_hub_download(target.name, file, force_download=True)
+    hub_world.run("rm", what)
+    assert target.etag(file) in hub_world.blobs(target.name)
+    assert unfinished_pulls.names() == []
+
+
+def test_rm_of_an_unfinished_pull_leaves_what_another_pull_has_begun(hub_world: World) -> None:
+    files = [RemoteFile("ann/Two-GGUF", "a" * 40, f"{c}.gguf", 9000, c * 64) for c in "bc"]
+    for name, file in zip(("one", "two"), files, strict=True):
+        unfinished_pulls.begin(name, [file])
+        hub_cache.prepare(file)
+        download.part_path(file).write_bytes(bytes(5000))
+    assert "5 kB freed" in hub_world.run("rm", "one").out
+    assert [download.part_size(file) for file in files] == [0, 5000]
+    assert unfinished_pulls.names() == ["two"]
+    assert "5 kB freed" in hub_world.run("rm", "--all").out
+    assert unfinished_pulls.names() == []
+
+
+def test_rm_of_a_pair_removes_what_an_update_fetched_that_did_not_end(
+    hub_world: World, repo: Repo
+) -> None:
+    assert hub_world.run("pull", repo.name, *ALONE, "--name", "mine").code == 0
+    newer = hub_world.server.add(repo.name, {NAME: ggufs.model(seed=3)}, commit="b" * 40)
+    unfinished_pulls.begin("mine", [remote(newer)])
+    note = partial(unfinished_pulls.note_fetched, "mine")
+    for _ in range(2):  # the second time it is here
+        download.fetch(remote(newer), "main", RetryPolicy(), lambda _: None, fetched=note)
+        note = pytest.fail
+    assert len(hub_world.blobs(repo.name)) == 2
+    assert hub_world.run("rm", "mine").code == 0
+    assert not list(hub_world.blobs(repo.name))
+    assert unfinished_pulls.names() == []
+
+
+def test_a_pull_that_ends_forgets_its_own_files_alone(hub_world: World) -> None:
+    one, other = (RemoteFile("ann/Two-GGUF", "a" * 40, f"{c}.gguf", 9, c * 64) for c in "bc")
+    unfinished_pulls.begin("mine", [one])  # another quant, of which the user thought better
+    unfinished_pulls.begin("mine", [other])
+    unfinished_pulls.forget("mine", [other])
+    assert unfinished_pulls.find("mine").files == [one]
+    (folders.data_folder() / "pulls" / "damaged.json").write_text("{")
+    assert unfinished_pulls.names() == ["damaged", "mine"]
+    hub_world.run("rm", "--all")
+    assert unfinished_pulls.names() == []
 
 
 def test_rm_of_an_unfinished_pull_leaves_what_a_pair_uses(hub_world: World) -> None:

@@ -23,6 +23,7 @@ from localspec.chat.events import TurnEnd, TurnEvent
 from localspec.chat.history import import_export
 from localspec.chat.history.conversation_record import ConversationRecord
 from localspec.chat.history.store import Store
+from localspec.chat.history.tree import StoredConversation
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
 from localspec.engine.record.stats import FinishReason
@@ -31,7 +32,7 @@ from localspec.ui import launch
 from localspec.ui.chat_app import ChatApp
 from localspec.ui.conversation.engine_phase import EnginePhase
 from localspec.ui.screens.history import HistoryScreen
-from tests.support.chat_pilot import Chat, chatting, loading
+from tests.support.chat_pilot import Chat, chatting, dying, loading
 from tests.support.inline import inline
 from tests.support.scripted_session import Gate, ScriptedSession
 
@@ -550,6 +551,123 @@ async def test_a_conversation_opened_before_any_model_is_the_models_too(archive:
     app.engine.shut_down()
     assert app.engine.join(10)
     assert app.library.shut_down()
+
+
+def stored(archive: Path, *texts: str) -> str:
+    """Store a conversation of one question and one answer; its id."""
+    record = ConversationRecord()
+    roles = (Role.USER, Role.ASSISTANT)
+    said = [Message(role, text) for role, text in zip(roles, texts, strict=True)]
+    record.graft(said, ChatSettings())
+    with closing(Store(archive)) as store:
+        store.save(record.header, record.nodes(), record.tree.leaf)
+    return record.header.id
+
+
+async def test_a_message_that_waits_for_another_model_is_sent_once(archive: Path) -> None:
+    conversation, loads = stored(archive, "I am Ada.", "Hello."), threading.Event()
+    sessions: list[ScriptedSession] = []
+
+    def load(pair: str, _progress: object, _cancel: object) -> ScriptedSession:
+        if pair == "first":
+            raise OutOfMemory("no room")
+        assert loads.wait(30)
+        sessions.append(ScriptedSession(answers=["Ada."]))
+        return sessions[-1]
+
+    app = ChatApp(inline(load, lambda _: None), archive=archive)
+    async with app.run_test(size=(100, 30)) as pilot:
+        chat = Chat(app, pilot, ScriptedSession())
+        await chat.until(lambda: app.turns.phase is EnginePhase.UNUSABLE)
+        app.library.open(conversation)
+        await chat.until(lambda: "Hello." in chat.transcript(), "the conversation")
+        app.pair_loader.switch("second")
+        await chat.until(lambda: app.turns.phase is EnginePhase.LOADING)
+        await chat.send("Who am I?")
+        await asyncio.sleep(1.5)  # a draft is stored after a second
+        loads.set()
+        await chat.until(lambda: sessions and len(sessions[0].messages) == 4, "the answer")
+        await chat.until(chat.ready)
+        assert [m.content for m in sessions[0].messages][::2] == ["I am Ada.", "Who am I?"]
+        assert not app.prompt.text
+    app.engine.shut_down()
+    assert app.engine.join(10)
+    assert app.library.shut_down()
+
+
+async def test_the_engine_may_be_lost_before_a_new_conversation_begins(archive: Path) -> None:
+    async with dying(archive=archive, answers=["A1.", "A2."]) as (chat, sessions, die):
+        await chat.ask("first")
+        first = chat.app.library.record.header.id
+        chat.app.prompt.insert("half")
+        chat.app.engine._transport._hear = lambda _: None
+        chat.app.library.begin_new()
+        await chat.until(lambda: chat.app.turns.phase is EnginePhase.CHANGING)
+        die()
+        await chat.until(lambda: chat.app.turns.phase is EnginePhase.DEAD)
+        await chat.press("enter")
+        await chat.until(lambda: len(sessions) == 2 and len(sessions[1].messages) == 4)
+        await chat.until(chat.ready)
+        chat.app.prompt.insert("a long thought")
+        await chat.settle()
+    with closing(Store(archive)) as store:
+        assert (store.draft(""), store.draft(first)) == ("", "a long thought")
+
+
+async def test_an_engine_lost_while_a_conversation_opens_leaves_that_on_screen(
+    archive: Path,
+) -> None:
+    other = stored(archive, "I am Ada.", "Hello.")
+    async with dying(archive=archive, answers=["A1.", "A2."]) as (chat, sessions, die):
+        await chat.ask("first")
+        chat.app.engine._transport._hear = lambda _: None
+        chat.app.library.open(other)
+        await chat.until(lambda: chat.app.turns.phase is EnginePhase.CHANGING)
+        die()
+        await chat.until(lambda: chat.app.turns.phase is EnginePhase.DEAD)
+        assert "Hello." in chat.transcript()
+        assert "the engine is gone" in chat.transcript()
+        chat.app.prompt.insert("Who am I?")
+        await chat.press("enter")
+        await chat.until(lambda: len(sessions) == 2 and len(sessions[1].messages) == 4)
+        asked = [m.content for m in chat.app.library.record.messages()][::2]
+        assert asked == ["I am Ada.", "Who am I?"]
+
+
+async def test_what_is_typed_while_a_conversation_opens_is_its_draft(archive: Path) -> None:
+    other = stored(archive, "I am Ada.", "Hello.")
+    with closing(Store(archive)) as store:
+        store.save_draft(other, "earlier")
+    async with chatting(archive=archive, answers=["A1."]) as chat:
+        await chat.ask("first")
+        assert chat.app.library.store_thread is not None
+        chat.app.library.store_thread.write(lambda _: time.sleep(1.5))
+        chat.app.library.open(other)
+        chat.app.prompt.insert("meanwhile")
+        await asyncio.sleep(0.2)
+    with closing(Store(archive)) as store:
+        assert store.draft(other) == "earlier\nmeanwhile"
+
+
+async def test_what_is_sent_while_a_found_conversation_opens_waits_for_it(archive: Path) -> None:
+    other = stored(archive, "I am Ada.", "Hello.")
+    async with chatting(archive=archive, answers=["A1.", "A2."]) as chat:
+        await chat.ask("first")
+        library = chat.app.library
+        load = Store.load
+
+        def slowly(store: Store, conversation: str) -> StoredConversation:
+            time.sleep(1)
+            return load(store, conversation)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Store, "load", slowly)
+            await chat.send("/history ada")
+            await chat.until(lambda: not library.restored)
+            await chat.send("Who am I?")
+            await chat.until(lambda: "A2." in chat.transcript() and chat.ready(), "the answer")
+        assert library.record.header.id == other
+        assert [m.content for m in library.record.messages()][::2] == ["I am Ada.", "Who am I?"]
 
 
 async def test_a_draft_seen_without_a_model_is_kept_once(archive: Path) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -17,9 +15,8 @@ from textual import events
 from localspec.chat.conversation import Message, Role
 from localspec.chat.history.store import Store
 from localspec.chat.history.tree import title_of
-from localspec.errors import EngineDied, LocalspecError, PromptTooLong
+from localspec.errors import LocalspecError, PromptTooLong
 from localspec.pairs.hub.pair_pull import PullRequest
-from localspec.process import messages as m
 from localspec.ui.chat_app import ChatApp
 from localspec.ui.commands import command_table
 from localspec.ui.commands.command_table import COMMANDS
@@ -30,7 +27,7 @@ from localspec.ui.input.pastes import FoldedPastes
 from localspec.ui.input.prompt_area import PromptArea
 from localspec.ui.screens.help import WORDS, help_lines
 from localspec.ui.status_lines import KeyLine
-from tests.support.chat_pilot import Chat, chatting
+from tests.support.chat_pilot import Chat, chatting, dying
 from tests.support.inline import inline
 from tests.support.pairwise import usually
 from tests.support.scripted_session import Gate, ScriptedSession
@@ -450,33 +447,6 @@ async def test_f5_after_the_engine_was_lost_sends_nothing_that_is_half_typed(hal
         asked = [m.content for m in chat.app.library.record.messages()][::2]
         assert asked == (["first"] if half else ["first", "second"])
         assert chat.app.prompt.text == ("and what" if half else "")
-
-
-@asynccontextmanager
-async def dying(
-    **script: Any,
-) -> AsyncIterator[tuple[Chat, list[ScriptedSession], Callable[[], None]]]:
-    """A chat, its sessions, and what loses the engine of the latest one."""
-    sessions: list[ScriptedSession] = []
-
-    def load(_pair: str, _progress: object, _cancel: object) -> ScriptedSession:
-        sessions.append(ScriptedSession(gate=Gate(), **script))
-        return sessions[-1]
-
-    app = ChatApp(inline(load, lambda _: None))
-
-    def die() -> None:
-        app.engine._transport._hear = lambda _: None  # type: ignore[attr-defined]
-        gone = m.Died(m.SentError.of(EngineDied("the engine is gone", "Load it again.")))
-        app._events.hear(m.Envelope(0, 0, gone))
-
-    async with app.run_test(size=(100, 30)) as pilot:
-        chat = Chat(app, pilot, ScriptedSession())
-        await chat.until(lambda: app.session is not None, "loading")
-        chat.session = sessions[0]
-        yield chat, sessions, die
-    app.engine.shut_down()
-    assert app.engine.join(10)
 
 
 async def test_enter_twice_at_the_first_message_sends_it_alone() -> None:

@@ -13,10 +13,12 @@ from typing import Any
 from textual.pilot import Pilot
 from textual.timer import Timer
 
+from localspec.errors import EngineDied
+from localspec.process import messages as m
 from localspec.ui.chat_app import ChatApp
 from localspec.ui.conversation.engine_phase import EnginePhase
 from tests.support.inline import inline
-from tests.support.scripted_session import ScriptedSession
+from tests.support.scripted_session import Gate, ScriptedSession
 
 _PATIENCE_S = 60.0
 _LOOK_S = 0.005
@@ -104,6 +106,34 @@ async def chatting(
     assert app.engine.join(10)
     assert app.library.shut_down()
     assert session.closed
+
+
+@asynccontextmanager
+async def dying(
+    *, archive: Path | None = None, **script: Any
+) -> AsyncIterator[tuple[Chat, list[ScriptedSession], Callable[[], None]]]:
+    """A chat, its sessions, and what loses the engine of the latest one."""
+    sessions: list[ScriptedSession] = []
+
+    def load(_pair: str, _progress: object, _cancel: object) -> ScriptedSession:
+        sessions.append(ScriptedSession(gate=Gate(), **script))
+        return sessions[-1]
+
+    app = ChatApp(inline(load, lambda _: None), archive=archive)
+
+    def die() -> None:
+        app.engine._transport._hear = lambda _: None  # type: ignore[attr-defined]
+        gone = m.Died(m.SentError.of(EngineDied("the engine is gone", "Load it again.")))
+        app._events.hear(m.Envelope(0, 0, gone))
+
+    async with app.run_test(size=(100, 30)) as pilot:
+        chat = Chat(app, pilot, ScriptedSession())
+        await chat.until(lambda: app.session is not None and app.library.restored, "loading")
+        chat.session = sessions[0]
+        yield chat, sessions, die
+    app.engine.shut_down()
+    assert app.engine.join(10)
+    assert app.library.shut_down()
 
 
 @asynccontextmanager

@@ -273,8 +273,6 @@ class Store:
         part of the text. Titles are searched too, for the words in this order.
         """
         terms = re.findall(r"\w+", search)
-        if search.strip() and not terms:
-            return []  # signs are not looked for
         hit, where, values = "''", "deleted IS NULL", list[str]()
         if terms:
             words, inside = " ".join(f'"{term}"' for term in terms) + "*", f"%{'%'.join(terms)}%"

@@ -86,12 +86,12 @@ class CrossVocabularyDrafter:
             self._excerpt.left_out = self._read = 0
             self.context.clear()
         self._excerpt.room = self.context.n_ctx
-        held = self._spelling.tokens[: self._read - self._excerpt.left_out]
+        held = self._spelling.tokens[: max(0, self._read - self._excerpt.left_out)]
         same = self._excerpt.resume(held, tokens)
         self._read = self._excerpt.left_out + same
 
     def state(self, tokens: Sequence[int]) -> DrafterState:
-        """What was not read yet, and what comes before the excerpt, in the target's tokens."""
+        """What was not read yet, and what is left out, in the target's tokens."""
         return self._excerpt.state(len(tokens), max(1, len(tokens) - self._read))
 
     def propose(

@@ -22,9 +22,9 @@ from localspec.engine.round.sampling import Logits
 class ModelDrafter:
     """Drafts with a small model that has the target's vocabulary.
 
-    The model's cache is always a prefix of the sequence: `observe` takes back what was rejected,
-    `propose` decodes what is missing. After a draft was accepted whole, its last token is missing,
-    since nothing had to be proposed after it.
+    The model's cache is a prefix of the sequence, less what is left out: `observe` takes back what
+    was rejected, `propose` decodes what is missing. After a draft was accepted whole, its last
+    token is missing, since nothing had to be proposed after it.
 
     Where much is missing, as after a long message, the model leaves out all but the end of it: to
     read all may take longer than a short answer gains. It reads all where the plan wants that.
@@ -79,7 +79,7 @@ class ModelDrafter:
         self._proposer = proposer
 
     def state(self, tokens: Sequence[int]) -> DrafterState:
-        """What the cache lacks of `tokens`, or would begin anew with."""
+        """What the cache lacks of `tokens`, or would read of that."""
         ready = self._found(tokens)  # settles the cache
         state = self.excerpt.state(len(tokens), self._missing(tokens))
         return state._replace(pending_tokens=0) if ready else state

@@ -37,7 +37,7 @@ class Excerpt:
 
     Attributes:
         last: tokens at the end that are read where the plan wants no more.
-        first: tokens before those that are left out.
+        first: tokens at the beginning of the text, up to those that are left out.
         left_out: tokens that are left out.
         room: tokens of the longest text that the cache can hold.
         cuts_back: whether the cache can be cut to its first tokens; if not, it begins anew.
@@ -70,7 +70,8 @@ class Excerpt:
         if self._reads_on(length, missing):
             return DrafterState(missing, self.left_out, whole)
         first = self._first(kept)
-        return DrafterState(max(0, first - kept) + self.last, length - first - self.last, whole)
+        stays = min(first, kept) if self.cuts_back or first >= kept else 0
+        return DrafterState(first - stays + self.last, length - first - self.last, whole)
 
     def cuts(self, length: int, missing: int, *, whole: bool) -> bool:
         """Choose what to read of a text.
@@ -81,7 +82,7 @@ class Excerpt:
             whole: whether nothing is to be left out, if there is room.
 
         Returns:
-            Whether the cache is to be cut to its first `first` tokens.
+            Whether the cache is to be cut to its first `first` tokens, or emptied.
         """
         if whole and self._holds(length):
             cut, self.left_out = self.left_out > 0, 0

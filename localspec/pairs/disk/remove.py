@@ -48,8 +48,8 @@ class Removal:
 def remove(name: str, retries: RetryPolicy) -> Removal:
     """Remove the installed pair `name` and everything that only it uses.
 
-    Partial downloads of its files are removed too. Of a pair that is not installed, what an
-    unfinished pull left is removed.
+    What an unfinished pull under its name has fetched goes, too, whether the pair is installed or
+    not.
 
     Raises:
         LocalspecError: the pair does not exist, or a file cannot be deleted.
@@ -165,7 +165,8 @@ def _remove_pair(name: str, retries: RetryPolicy) -> Removal:
             raise
         installed.forget_last(name)
         more, kept = _forget_training(training, target)
-    return Removal(pair.name, freed + more, (*kept, *left))
+    update = _clear_pull(pair.name, name, retries)
+    return Removal(pair.name, freed + more + update.freed, (*kept, *left, *update.kept))
 
 
 @contextlib.contextmanager
@@ -335,35 +336,35 @@ def _tidy(file: RemoteFile) -> None:
 
 def _remove_partial(name: str, retries: RetryPolicy) -> Removal:
     """Remove what an unfinished pull left."""
+    entry = catalogue.pairs().get(name.lower())
+    repos = {side.repo for side in entry.files} if entry is not None else set()
     removal = _clear_pull(name.lower(), name, retries)
-    if not removal.freed:
-        known = name.lower() in catalogue.pairs()
-        remedy = "The catalogue knows it; there is nothing to remove." if known else ""
+    freed = sum(_delete_parts(hub_cache.repo_folder(repo), retries) for repo in repos)
+    if not removal.freed + freed and not removal.kept:
+        remedy = "The catalogue knows it; there is nothing to remove." if entry else ""
         raise NotOnHub(f"no pair named {name} is installed", remedy or resolver.suggestion(name))
-    return removal
+    return replace(removal, freed=removal.freed + freed)
 
 
 def _clear_pull(name: str, shown: str, retries: RetryPolicy) -> Removal:
-    """Remove what a pull of the pair `name` fetched and no pair uses: parts, and whole files.
-
-    Of a catalogue entry, the parts are removed even if no pull is recorded.
+    """Remove what an unfinished pull of the pair `name` fetched and no pair uses.
 
     Raises:
         LocalspecError: another process is fetching one of the files, or it cannot be deleted.
     """
-    files, entry = unfinished_pulls.files_of(name), catalogue.pairs().get(name)
-    repos = {file.repo for file in files} | {file.repo for file in (entry.files if entry else ())}
-    freed, kept = sum(_delete_parts(hub_cache.repo_folder(repo), retries) for repo in repos), []
-    for file in files:
+    pull, kept = unfinished_pulls.find(name), []
+    for file in pull.files:
+        hub.require_safe(file)
+    freed = sum(_delete_part(file, retries) for file in pull.files)  # first: a pull may be running
+    for file in pull.files:
         path = hub_cache.snapshot_path(file)
-        if not hub_cache.is_here(file):
+        if not pull.has_fetched(file):
             continue
         if reason := _reason_to_keep(InstalledModel((str(path),), repo=file.repo), path):
             kept.append(f"{path}: {reason}")
         else:
             freed += _delete(file, retries)
-    if freed:
-        unfinished_pulls.end(name)
+    unfinished_pulls.forget(name, pull.files)
     return Removal(shown, freed, tuple(kept))
 
 
@@ -373,12 +374,21 @@ def _delete_parts(repo: Path, retries: RetryPolicy) -> int:
     Raises:
         LocalspecError: another process is fetching one of the files, or it cannot be deleted.
     """
-    freed = 0
-    for part in list(repo.glob(f"blobs/*{download.PART_ENDING}")):
-        etag = part.name.removesuffix(download.PART_ENDING)
-        file = RemoteFile(hub_cache.repo_of(repo), "", "", 0, etag)
+    etags = [part.name.removesuffix(download.PART_ENDING) for part in _parts(repo)]
+    files = [RemoteFile(hub_cache.repo_of(repo), "", "", 0, etag) for etag in etags]
+    return sum(_delete_part(file, retries) for file in files)
+
+
+def _parts(repo: Path) -> list[Path]:
+    return list(repo.glob(f"blobs/*{download.PART_ENDING}"))
+
+
+def _delete_part(file: RemoteFile, retries: RetryPolicy) -> int:
+    """Delete what is here of a file that was not fetched whole; return bytes freed."""
+    part, freed = download.part_path(file), 0
+    if part.exists():
         with _deleting(part), hub_cache.locked(file, retries, partial(_refuse, file)):
-            freed += _unlink(part)
+            freed = _unlink(part)
         _tidy(file)
     return freed
 

@@ -1,12 +1,14 @@
-"""The pulls that began and have not ended, each with the files that it fetches.
+"""The pulls that have not ended: the files that each wants, and those that it has fetched.
 
-Other programs share the Hub cache. Of the whole files in it, only this record tells which came with
-a pull that did not end, and may go with it.
+Other programs share the Hub cache. Of the whole files in it, only these records tell which a pull
+that did not end has fetched, so that they may go with it.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from localspec import private
@@ -17,25 +19,41 @@ from localspec.pairs.hub.cache import RemoteFile
 from localspec.safe_text import reason
 
 
-def begin(name: str, wanted: list[RemoteFile]) -> None:
-    """Record that the pull of the pair `name` fetches those of the `wanted` files not here yet.
+@dataclass(frozen=True, slots=True)
+class UnfinishedPull:
+    """What is known of a pull that has not ended.
 
-    What an earlier attempt has fetched still counts as fetched by the pull.
+    Attributes:
+        files: those that it wants.
+        fetched: of files that it fetched, by etag, when they were written, in nanoseconds.
+    """
+
+    files: list[RemoteFile] = field(default_factory=list)
+    fetched: dict[str, int] = field(default_factory=dict)
+
+    def has_fetched(self, file: RemoteFile) -> bool:
+        """Whether the file that is here is the one that the pull fetched."""
+        return hub_cache.is_here(file) and self.fetched.get(file.etag) == _written(file)
+
+
+def begin(name: str, wanted: Sequence[RemoteFile]) -> None:
+    """Record that the pull of the pair `name` wants these files and those of earlier attempts.
 
     Raises:
         LocalspecError: it cannot be recorded.
     """
-    before = files_of(name)
-    files = [*before, *(each for each in wanted if not hub_cache.is_here(each))]
-    if len(files) == len(before):
-        return
-    try:
-        private.write_json(_path(name), list(dict.fromkeys(files)))
-    except OSError as error:
-        raise LocalspecError(
-            f"the pull of {name} cannot be recorded in {_folder()}: {reason(error)}",
-            "Check the folder's permissions and the space on its disk.",
-        ) from None
+    known = find(name)
+    _save(name, UnfinishedPull(list(dict.fromkeys([*known.files, *wanted])), known.fetched))
+
+
+def note_fetched(name: str, file: RemoteFile) -> None:
+    """Record that the pull of the pair `name` has just fetched a file.
+
+    Raises:
+        LocalspecError: it cannot be recorded.
+    """
+    known = find(name)
+    _save(name, UnfinishedPull(known.files, {**known.fetched, file.etag: _written(file)}))
 
 
 def names() -> list[str]:
@@ -43,16 +61,40 @@ def names() -> list[str]:
     return sorted(path.stem for path in _folder().glob("*.json"))
 
 
-def files_of(name: str) -> list[RemoteFile]:
-    """The files that an unfinished pull of the pair `name` fetches; empty without such a pull."""
-    known = private.read_json(_path(name), list[RemoteFile]) if name in names() else None
-    return known or []
+def find(name: str) -> UnfinishedPull:
+    """What is known of the pull of the pair `name`; nothing without an unfinished one."""
+    known = private.read_json(_path(name), UnfinishedPull) if name in names() else None
+    return known or UnfinishedPull()
 
 
-def end(name: str) -> None:
-    """Forget the pull of the pair `name`: it is done, or what it left is removed."""
+def forget(name: str, files: Collection[RemoteFile]) -> None:
+    """Forget these files of the pull of the pair `name`; with the last one goes the record.
+
+    What an earlier attempt wanted of another quant stays.
+    """
+    known = find(name)
+    left = [file for file in known.files if file not in files]
+    etags = {file.etag for file in left}
+    fetched = {etag: written for etag, written in known.fetched.items() if etag in etags}
+    if left:
+        _save(name, UnfinishedPull(left, fetched))
+        return
     with contextlib.suppress(OSError):
         _path(name).unlink(missing_ok=True)
+
+
+def _written(file: RemoteFile) -> int:
+    return hub_cache.snapshot_path(file).stat().st_mtime_ns
+
+
+def _save(name: str, pull: UnfinishedPull) -> None:
+    try:
+        private.write_json(_path(name), pull)
+    except OSError as error:
+        raise LocalspecError(
+            f"the pull of {name} cannot be recorded in {_folder()}: {reason(error)}",
+            "Check the folder's permissions and the space on its disk.",
+        ) from None
 
 
 def _folder() -> Path:

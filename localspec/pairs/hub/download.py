@@ -88,11 +88,17 @@ def read_part(file: RemoteFile, offset: int, size: int) -> bytes:
 
 
 def fetch(
-    file: RemoteFile, revision: str, retries: RetryPolicy, report: Callable[[FileProgress], None]
+    file: RemoteFile,
+    revision: str,
+    retries: RetryPolicy,
+    report: Callable[[FileProgress], None],
+    *,
+    fetched: Callable[[RemoteFile], None] = lambda _: None,
 ) -> Path:
     """Download `file` into the Hub cache; return its path there.
 
-    If two processes fetch the same file, the second waits and finds it done.
+    If two processes fetch the same file, the second waits and finds it done. `fetched` is called
+    by the first, once the file is published and before another process gets hold of it.
 
     Raises:
         DownloadCorrupt: the bytes are not those promised; they were deleted.
@@ -113,6 +119,8 @@ def fetch(
             with hub_cache.locked(file, retries, lambda: fetching.tell("waiting")):
                 here = fetching.holds(hub_cache.blob_path(file))
                 hub_cache.publish(file, None if here else fetching.run(), revision)
+                if not here:
+                    fetched(file)
     except OSError as error:
         raise _disk_error(file, error) from None
     fetching.tell("done", file.size)

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -183,10 +184,11 @@ def execute(
         if path.absolute() == hub_cache.snapshot_path(file)
     ]
     wanted = list(dict.fromkeys(wanted))  # each once: a model may be its own draft
-    unfinished_pulls.begin(plan.name, [file for file, _ in wanted])
-    meter = _PullMeter([file for file, _ in wanted], report)
+    files = [file for file, _ in wanted]
+    unfinished_pulls.begin(plan.name, files)
+    meter, note = _PullMeter(files, report), partial(unfinished_pulls.note_fetched, plan.name)
     for file, revision in wanted:
-        download.fetch(file, revision, retries, meter.tell)
+        download.fetch(file, revision, retries, meter.tell, fetched=note)
     record = InstalledPair(
         # Another process may have given the name to another pair meanwhile.
         name=plan.name if _free_for(plan.name, pair) else _choose_name(None, pair),
@@ -195,7 +197,7 @@ def execute(
         besides=tuple(model.record() for model in pair.besides),
     )
     installed.save(record)
-    unfinished_pulls.end(plan.name)
+    unfinished_pulls.forget(plan.name, files)
     if not record.complete:
         raise LocalspecError(
             f"files of {plan.name} vanished while it was being pulled",

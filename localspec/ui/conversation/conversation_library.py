@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -50,12 +52,9 @@ class ConversationLibrary:
     begun: Callable[[bool], None]
     _due: bool = True  # what is to be restored waits for a model
     _opening: bool = False  # a conversation was chosen, and is not there yet
-    _between: bool = (
-        False  # the input was left, and the other conversation's draft is not there yet
-    )
+    _coming: str = ""  # its id: what is typed meanwhile is a draft of it
     _knows_sent: bool = False  # what earlier runs sent has been read
-    _knows_drafts: bool = False  # an earlier run's draft has been read and may be replaced
-    _moved: str = ""  # the conversation from which the input went along to a new one
+    _unread: bool = True  # the stored draft has not been read; it may not be replaced
     _draft_timer: Timer | None = None
     _draft: tuple[str, str] | None = None
 
@@ -85,11 +84,10 @@ class ConversationLibrary:
 
     def draft(self, text: str) -> None:
         """Keep `text` as the draft within a second, unless it edits an earlier message."""
-        moved = self._between or self.record.header.id == self._moved
-        if self.store_thread is None or moved or self.turns.editing is not None:
+        if self.store_thread is None or self.turns.editing is not None:
             return
-        self._draft = (self._draft_key(), text)
-        if self._draft_timer is None and self._knows_drafts:
+        self._draft = (self._coming or self._draft_key(), text)
+        if self._draft_timer is None and not self._unread:
             self._draft_timer = self.turns.prompt.set_timer(_DRAFT_S, self._save_draft)
 
     def sent(self) -> None:
@@ -98,7 +96,7 @@ class ConversationLibrary:
             self._draft = None
             self.store_thread.write(lambda store: store.save_draft("", ""))
 
-    def _leave(self) -> None:
+    def _leave(self, conversation: str) -> None:
         """Store the input as the draft of the conversation on screen, and empty it for another.
 
         An edited message is left first: it does not belong to the other conversation.
@@ -109,7 +107,7 @@ class ConversationLibrary:
             return
         self.draft(prompt.text)
         self._save_draft()
-        self._between = True  # what is told of the input now is no draft of this conversation
+        self._coming, self._unread = conversation, True
         if prompt.text.strip():
             prompt.sent.add(prompt.text)  # Up finds it in the other conversation
         prompt.clear()
@@ -119,7 +117,7 @@ class ConversationLibrary:
         if draft is None or self.store_thread is None:
             return
         key, text = draft
-        if self._knows_drafts:
+        if not self._unread:
             self.store_thread.write(lambda store: store.save_draft(key, text))
         elif text:  # after text that the user has not seen yet
             self.store_thread.write(
@@ -134,7 +132,7 @@ class ConversationLibrary:
         if self.store_thread is None:
             return
         await self._told(self._restore())
-        self._knows_drafts, self._opening = True, False
+        self._opening = False
         self.begun(self.resume in (None, self.record.header.id))
 
     async def _restore(self) -> None:
@@ -147,18 +145,20 @@ class ConversationLibrary:
             questions = await self.ask(lambda store: store.questions(_QUESTIONS))
             self.turns.prompt.sent.begin([*map(as_typed, questions)])
             self._knows_sent = True
-            if not self.record.tree.nodes:
-                await self._restore_draft()
+            await self._restore_draft()
 
     async def _restore_draft(self) -> None:
-        key = self._draft_key()
-        text = (
-            await self.ask(lambda store: store.draft(key)) if self.store_thread is not None else ""
-        )
+        """Show the stored draft of the conversation on screen, unless it was shown already."""
+        key, self._coming = self._draft_key(), ""
+        if not self._unread:
+            return
+        text = await self.ask(lambda store: store.draft(key))
         prompt = self.turns.prompt
         if text and prompt.text:
             prompt.sent.add(text)  # the input holds something else already: Up finds this
         prompt.give_back(text)
+        self._unread = False
+        self.draft(prompt.text)
 
     # Versions
 
@@ -193,11 +193,13 @@ class ConversationLibrary:
         """Begin a new conversation, with what is typed."""
         if self.turns.free():
             self.turns.leave_edit()
-            for key, text in ((self._draft_key(), ""), ("", self.turns.prompt.text)):
-                self._draft = (key, text)
-                self._save_draft()
-            self._moved = self.record.header.id
-            self.turns.clear()
+            self.turns.clear(partial(self._went_along, self._draft_key()))
+
+    def _went_along(self, left: str) -> None:
+        """What is typed is no draft of the conversation that was left, but of the new one."""
+        for key, text in ((left, ""), (self._draft_key(), self.turns.prompt.text)):
+            self._draft = (key, text)
+            self._save_draft()
 
     def ask(
         self, job: Callable[[Store], Result], *, changes: bool = False
@@ -227,13 +229,16 @@ class ConversationLibrary:
 
     def open(self, conversation: str) -> None:
         """Go on with a stored conversation; what is entered meanwhile waits for it."""
+        if self._due:
+            self.resume = conversation
         if self.turns.phase is EnginePhase.UNUSABLE or self.turns.free():
             self._opening = True
-            self._leave()
-            self.work(self._open_chosen(conversation))
+            self._leave(conversation)
+            self.work(self._go_to(conversation))
 
-    async def _open_chosen(self, conversation: str) -> None:
-        await self._told(self._open(conversation))
+    async def _go_to(self, conversation: str, *, named: bool = False) -> None:
+        self._opening = True
+        await self._told(self._open(conversation, named=named))
         self._opening = False
         self.begun(self.record.header.id == conversation)
 
@@ -241,9 +246,7 @@ class ConversationLibrary:
         try:
             self._show(await self.ask(lambda store: store.load(conversation)), named=named)
         finally:
-            self._between = False
             await self._restore_draft()
-            self._knows_drafts = True
 
     async def open_with(self, words: str) -> None:
         """Go on with the latest stored conversation that contains these words.
@@ -252,13 +255,13 @@ class ConversationLibrary:
             ConversationError: there is none.
         """
         found = await self.ask(lambda store: store.listed(words))
-        if not found:
+        if not found or not re.search(r"\w", words):  # signs alone are in all of them
             raise ConversationError(
                 f"no file and no stored conversation is called “{one_line(words, 60)}”",
                 "F7 lists the conversations.",
             )
-        self._leave()
-        await self._open(found[0].header.id, named=True)
+        self._leave(found[0].header.id)
+        await self._go_to(found[0].header.id, named=True)
 
     async def export(self, form: str, path: Path | None) -> None:
         """Write the conversation on screen to a file, and say where it is."""
@@ -291,8 +294,8 @@ class ConversationLibrary:
         header, tree = stored.header, stored.tree
         nodes = list(tree.nodes.values())
         await self.ask(lambda store: store.save(header, nodes, tree.leaf), changes=True)
-        self._leave()
-        await self._open(header.id, named=True)
+        self._leave(header.id)
+        await self._go_to(header.id, named=True)
 
     def _show(self, stored: StoredConversation, *, named: bool = False) -> None:
         """Go on with a conversation if the engine is free.
@@ -304,7 +307,6 @@ class ConversationLibrary:
             named: say its title: it was found by words, or by the name of a file.
         """
         self.turns.leave_edit()
-        self._moved = ""
         if self.turns.phase is EnginePhase.UNUSABLE:
             self.record.open(stored)
             self.turns.show_conversation()

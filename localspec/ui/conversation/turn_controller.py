@@ -283,13 +283,15 @@ class TurnController:
 
     # Changes between turns
 
-    def clear(self) -> None:
-        """Begin a new conversation."""
-        self.change(OpenConversation(()), self._cleared)
+    def clear(self, then: Callable[[], None]) -> None:
+        """Begin a new conversation; call `then` once it is there."""
 
-    def _cleared(self) -> None:
-        self.record.fresh()
-        self.show_conversation()
+        def cleared() -> None:
+            self.record.fresh()
+            self.show_conversation()
+            then()
+
+        self.change(OpenConversation(()), cleared)
 
     def change(self, request: Request, then: Callable[[], None]) -> None:
         """Change the session between turns, if the engine is free; call `then` afterwards."""
@@ -384,6 +386,9 @@ class TurnController:
         """Keep what the engine said before it was lost."""
         if self.phase is EnginePhase.CALLING:
             self.stop()
+        if self._then is not None:  # another conversation may have been opened for the next engine
+            self._then, self._notice = None, ""
+            self.show_conversation()
         if self.busy:
             self.stream.flush()
             heard = tuple(self.stream.heard)
@@ -392,8 +397,7 @@ class TurnController:
             self.over(error, [] if self._summing else said, EnginePhase.DEAD)
         else:
             self.transcript.say_error(error)
-        self._then = None
-        if self.editing not in self.record.tree.nodes:  # another conversation was to be opened
+        if self.editing not in self.record.tree.nodes:
             self.edit(None)
         self.enter(EnginePhase.DEAD)
 
