@@ -85,6 +85,11 @@ def pair(hub_world: World) -> tuple[Repo, Repo]:
             Reference("u/r", file="m-Q8_0.gguf", revision="main"),
         ),
         ("https://hf.co/u/r/tree/main/Q8_0", Reference("u/r", quant="Q8_0", revision="main")),
+        (
+            f"https://hf.co/u/r/tree/main/{'x' * 40}-UD-Q4_K_XL",
+            Reference("u/r", quant="UD-Q4_K_XL", revision="main"),
+        ),
+        ("u/r@refs/pr/3/m.gguf", Reference("u/r", file="m.gguf", revision="refs/pr/3")),
         ("https://hf.co/u/r/tree/refs/pr/3", Reference("u/r", revision="refs/pr/3")),
         ("https://hf.co/u/r/blob/main/README.md", Reference("u/r", revision="main")),
         ("hf://u/r@v1/m.gguf", Reference("u/r", file="m.gguf", revision="v1")),

@@ -755,14 +755,16 @@ def test_an_mtp_file_next_to_a_target_is_found_and_planned(tmp_path: Path) -> No
         check(LoadRequest(pair=str(toy.TARGET), draft=str(head_file), scan=False))
 
 
+@pytest.mark.parametrize("folder", ["a", "b"])
 @pytest.mark.parametrize("asked", ["auto,mtp", "mtp,{head}"])
 def test_a_head_that_was_asked_for_in_two_ways_drafts_once(
-    asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asked: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
     whole = write_mtp(tmp_path / "whole.gguf")
-    trunk, head_file = tmp_path / "a" / "t.gguf", tmp_path / "a" / "mtp-t.gguf"
-    trunk.parent.mkdir()
+    trunk, head_file = tmp_path / "a" / "t.gguf", tmp_path / folder / "mtp-t.gguf"
+    for file in (trunk, head_file):
+        file.parent.mkdir(exist_ok=True)
     split_mtp(whole, trunk, head_file)
     models = [InstalledModel((str(path),)) for path in (trunk, head_file)]
     installed.save(InstalledPair("mine", *models))

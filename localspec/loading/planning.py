@@ -314,7 +314,7 @@ def checked_request(
     asked, inside = found.asked, own_head(target.header)
     within = inside if asked.own or MTP in asked.heads else []
     drafts += [CheckedDraft(MTP, target, each, in_target=True) for each in within]
-    drafts += _heads_next_to(target, asked.heads, found.drafts)
+    drafts += _heads_next_to(target, asked.heads, [draft.files.header for draft in drafts])
     adapters = [read_adapter(Path(file), scale, target.header) for file, scale in request.lora]
     tensors = (*target.header.tensors, *chain.from_iterable(each.tensors for each in adapters))
     checked = CheckedRequest(
@@ -333,9 +333,9 @@ def checked_request(
 
 
 def _heads_next_to(
-    target: ModelFiles, kinds: Sequence[str], known: Sequence[Path]
+    target: ModelFiles, kinds: Sequence[str], known: Sequence[GgufHeader]
 ) -> list[CheckedDraft]:
-    """The heads of these kinds in files next to the target, but for those `known` to draft."""
+    """The heads of these kinds in files next to the target, but for kinds `known` to draft."""
     whole = ModelSource(target.header, target.file_bytes, target.paths)
     found = nearby_heads.further(whole, kinds, known, RetryPolicy())
     files = [ModelFiles(each.header, each.paths, each.n_bytes) for each in found]

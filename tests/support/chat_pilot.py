@@ -122,7 +122,8 @@ async def dying(
     app = ChatApp(inline(load, lambda _: None), archive=archive)
 
     def die() -> None:
-        app.engine._transport._hear = lambda _: None  # type: ignore[attr-defined]
+        transport: Any = app.engine._transport
+        transport._hear = lambda _: None
         gone = m.Died(m.SentError.of(EngineDied("the engine is gone", "Load it again.")))
         app._events.hear(m.Envelope(0, 0, gone))
 

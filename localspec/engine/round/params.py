@@ -37,7 +37,7 @@ class SamplingOption:
         least: the least value that the command line takes for a whole number.
         file_key: its name after ``general.sampling.`` in a model's file; empty if it has none.
         also: other programs' names for it in requests.
-        meant: the value that one in a request means, which other programs may take and this not.
+        meant: maps a value that other programs take, and this one does not, to what it means here.
     """
 
     usual: int | float

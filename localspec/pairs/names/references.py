@@ -18,6 +18,7 @@ from localspec.pairs.disk import folders
 
 _REPO: Final = re.compile(r"[A-Za-z0-9_][\w.-]{0,95}/[A-Za-z0-9_][\w.-]{0,95}", re.ASCII)
 _QUANT: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,39}", re.ASCII)
+_END_OF_FOLDER: Final = re.compile(r"(?:UD-)?[^-.]+$")
 _REVISION: Final = re.compile(r"[A-Za-z0-9][\w./+-]{0,127}", re.ASCII)
 _HUB_HOSTS: Final = ("hf.co", "www.hf.co", "huggingface.co", "www.huggingface.co")
 _IN_URLS: Final = ("blob", "resolve", "raw", "tree")
@@ -114,7 +115,9 @@ def _cut_revision(text: str) -> tuple[str, str]:
         return body, ""
     revision, colon, which = revision.partition(":")
     if revision.lower().endswith(".gguf") and not which:  # hf://user/repo@revision/file.gguf
-        revision, _, which = revision.partition("/")
+        parts = revision.split("/")
+        ends = 3 if parts[0] == "refs" and len(parts) > 3 else 1  # refs/pr/3
+        revision, which = "/".join(parts[:ends]), "/".join(parts[ends:])
         colon = ":"
     if not revision:
         raise BadReference(f"{text!r} has an @ and no revision after it", _FORMS)
@@ -153,9 +156,9 @@ def _inside(parts: Sequence[str], shown: str) -> Reference:
     repo, file = "/".join(parts[:2]), shown or "/".join(path)
     if file.lower().endswith(".gguf"):
         return Reference(repo, file=file, revision=revision)
-    # Folders have the names of quants: those of models in several parts, above all.
-    folder = path[-1] if path and parts[2] == "tree" else ""
-    return Reference(repo, quant=folder, revision=revision)
+    # Folders, of models in several parts above all, have the names of quants, or end with them.
+    quant = _END_OF_FOLDER.search(path[-1]) if path and parts[2] == "tree" else None
+    return Reference(repo, quant=quant[0] if quant else "", revision=revision)
 
 
 def _own_hub() -> SplitResult:

@@ -358,7 +358,7 @@ def _asked_drafts(
 ) -> tuple[ModelSource, ...]:
     """The drafters with files that were asked for: by name, or as heads next to the target.
 
-    A head that is among the pair's `own` drafters is one already.
+    A kind of head that is among the pair's `own` drafters is there already.
 
     Raises:
         UsageError: one was named that drafts already.
@@ -366,9 +366,10 @@ def _asked_drafts(
     """
     resolver.require_present(asked.named)
     named = [one for it in asked.named for one in _named_drafts(it, target, retries, scan)]
-    known = [each.paths[0] for each in (*own, *named)]
-    resolver.require_different(known)
-    return (*named, *nearby_heads.further(target, asked.heads, known, retries, quant=quant))
+    known = (*own, *named)
+    resolver.require_different([each.paths[0] for each in known])
+    headers = [each.header for each in known]
+    return (*named, *nearby_heads.further(target, asked.heads, headers, retries, quant=quant))
 
 
 def _named_drafts(

@@ -123,7 +123,7 @@ def from_hub(
     *,
     target: bool = False,
 ) -> ModelSource:
-    """Look at a model on the Hub, reading a few MB at most of what is not on this disk.
+    """Look at a model on the Hub, reading the headers of what is not on this disk.
 
     If several files may be meant by name, they are read in turn until one is a model. Without a
     connection, a complete model in the cache is used.

@@ -126,23 +126,24 @@ def required(
 def further(
     target: ModelSource,
     kinds: Sequence[str],
-    known: Sequence[Path],
+    known: Sequence[GgufHeader],
     retries: RetryPolicy,
     *,
     quant: str = "",
 ) -> list[ModelSource]:
-    """The heads of these kinds next to a target, but for files that are `known` to draft.
+    """The heads of these kinds next to a target, but for kinds that are `known` to draft.
 
     A head inside the target has no file.
 
     Raises:
         UnsupportedModel, HubError, Cancelled: as `required`.
     """
-    inside = (MTP,) if head_checks.has_usable_mtp(target.header) else ()
-    heads = [required(target, kind, retries, quant=quant) for kind in kinds if kind not in inside]
-    by_file = {folders.real(each.paths[0]): each for each in heads}
-    drafting = {folders.real(path) for path in known}
-    return [head for path, head in by_file.items() if path not in drafting]
+    drafting = {head_checks.head_kind(header) for header in known}
+    if head_checks.has_usable_mtp(target.header):
+        drafting.add(MTP)
+    wanted = [kind for kind in kinds if drafting.isdisjoint(_IN_FILES[kind])]
+    heads = [required(target, kind, retries, quant=quant) for kind in wanted]
+    return list({folders.real(head.paths[0]): head for head in heads}.values())
 
 
 def of_draft(reference: Reference, target: ModelSource, retries: RetryPolicy) -> ModelSource:

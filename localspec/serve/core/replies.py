@@ -33,7 +33,7 @@ class CallPart:
 
 @dataclass(frozen=True, slots=True)
 class CallEnded:
-    """Nothing of a call follows; `whole` is False if it was cut off, or is not what was sent."""
+    """Nothing of a call follows; `whole` is False if it was cut off, or ended in another way."""
 
     index: int
     whole: bool = True
