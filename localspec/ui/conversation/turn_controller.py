@@ -283,7 +283,7 @@ class TurnController:
 
     # Changes between turns
 
-    def clear(self, then: Callable[[], None]) -> None:
+    def clear(self, then: Callable[[], None] = lambda: None) -> None:
         """Begin a new conversation; call `then` once it is there."""
 
         def cleared() -> None:
