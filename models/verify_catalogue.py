@@ -60,9 +60,9 @@ def verify(entry: CuratedPair, retries: RetryPolicy) -> Verified:
             head_checks.require_fit(draft.header, target.header, draft.label)
     if target.header.architecture != entry.architecture:
         raise LocalspecError(f"{target.label} is of the architecture {target.header.architecture}")
-    beside = [draft_facts(each.header) for each in drafts]
+    further = [draft_facts(each.header) for each in drafts]
     sizes = facts(target.header)
-    needed = outlook_for(sizes, beside[0] if beside else None).fit.needed
+    needed = outlook_for(sizes, further[0] if further else None).fit.needed
     remarks = []
     if needed > entry.memory_gb * 1e9:
         remarks.append(f"needs {formats.size(needed)}, more than its class of {entry.memory_gb} GB")

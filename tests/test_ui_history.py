@@ -7,10 +7,11 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from textual.events import Key
@@ -520,27 +521,51 @@ async def test_what_is_typed_goes_along_to_a_new_conversation_alone(archive: Pat
         assert (store.draft(""), store.draft(first)) == ("next", "")
 
 
-async def test_a_conversation_opened_before_any_model_is_the_models_too(archive: Path) -> None:
+def stored(archive: Path, *texts: str, draft: str = "", **settings: Any) -> str:
+    """Store a conversation of one question and one answer, and a draft of it; its id."""
     record = ConversationRecord()
-    settings = replace(ChatSettings(), system_prompt="Be brief.")
-    record.graft([Message(Role.USER, "I am Ada."), Message(Role.ASSISTANT, "Hello.")], settings)
+    roles = (Role.USER, Role.ASSISTANT)
+    said = [Message(role, text) for role, text in zip(roles, texts, strict=True)]
+    record.graft(said, ChatSettings(**settings))
     with closing(Store(archive)) as store:
         store.save(record.header, record.nodes(), record.tree.leaf)
-        store.save_draft(record.header.id, "Who am I?")
+        store.save_draft(record.header.id, draft)
+    return record.header.id
+
+
+@asynccontextmanager
+async def without_a_model(
+    archive: Path, answers: Sequence[str] = ()
+) -> AsyncIterator[tuple[Chat, list[ScriptedSession], threading.Event]]:
+    """A chat whose first pair cannot be loaded, and others once the event is set."""
     sessions: list[ScriptedSession] = []
+    loads = threading.Event()
 
     def load(pair: str, _progress: object, _cancel: object) -> ScriptedSession:
-        if not sessions and pair == "first":
+        if pair == "first":
             raise OutOfMemory("no room")
-        sessions.append(ScriptedSession(answers=["Ada."]))
+        assert loads.wait(30)
+        sessions.append(ScriptedSession(answers=answers))
         return sessions[-1]
 
     app = ChatApp(inline(load, lambda _: None), archive=archive)
     async with app.run_test(size=(100, 30)) as pilot:
         chat = Chat(app, pilot, ScriptedSession())
         await chat.until(lambda: app.turns.phase is EnginePhase.UNUSABLE)
-        app.library.open(record.header.id)
+        yield chat, sessions, loads
+    app.engine.shut_down()
+    assert app.engine.join(10)
+    assert app.library.shut_down()
+
+
+async def test_a_conversation_opened_before_any_model_is_the_models_too(archive: Path) -> None:
+    texts = ("I am Ada.", "Hello.")
+    conversation = stored(archive, *texts, draft="Who am I?", system_prompt="Be brief.")
+    async with without_a_model(archive, ["Ada."]) as (chat, sessions, loads):
+        app = chat.app
+        app.library.open(conversation)
         await chat.until(lambda: app.prompt.text == "Who am I?", "its draft")
+        loads.set()
         app.pair_loader.switch("second")
         await chat.until(lambda: chat.ready() and app.library.restored, "the second pair")
         await chat.press("enter")
@@ -548,37 +573,12 @@ async def test_a_conversation_opened_before_any_model_is_the_models_too(archive:
         assert [m.content for m in sessions[-1].messages][::2] == ["I am Ada.", "Who am I?"]
         assert sessions[-1].settings.system_prompt == "Be brief."
         assert len(app.library.record.messages()) == 4
-    app.engine.shut_down()
-    assert app.engine.join(10)
-    assert app.library.shut_down()
-
-
-def stored(archive: Path, *texts: str) -> str:
-    """Store a conversation of one question and one answer; its id."""
-    record = ConversationRecord()
-    roles = (Role.USER, Role.ASSISTANT)
-    said = [Message(role, text) for role, text in zip(roles, texts, strict=True)]
-    record.graft(said, ChatSettings())
-    with closing(Store(archive)) as store:
-        store.save(record.header, record.nodes(), record.tree.leaf)
-    return record.header.id
 
 
 async def test_a_message_that_waits_for_another_model_is_sent_once(archive: Path) -> None:
-    conversation, loads = stored(archive, "I am Ada.", "Hello."), threading.Event()
-    sessions: list[ScriptedSession] = []
-
-    def load(pair: str, _progress: object, _cancel: object) -> ScriptedSession:
-        if pair == "first":
-            raise OutOfMemory("no room")
-        assert loads.wait(30)
-        sessions.append(ScriptedSession(answers=["Ada."]))
-        return sessions[-1]
-
-    app = ChatApp(inline(load, lambda _: None), archive=archive)
-    async with app.run_test(size=(100, 30)) as pilot:
-        chat = Chat(app, pilot, ScriptedSession())
-        await chat.until(lambda: app.turns.phase is EnginePhase.UNUSABLE)
+    conversation = stored(archive, "I am Ada.", "Hello.")
+    async with without_a_model(archive, ["Ada."]) as (chat, sessions, loads):
+        app = chat.app
         app.library.open(conversation)
         await chat.until(lambda: "Hello." in chat.transcript(), "the conversation")
         app.pair_loader.switch("second")
@@ -590,9 +590,6 @@ async def test_a_message_that_waits_for_another_model_is_sent_once(archive: Path
         await chat.until(chat.ready)
         assert [m.content for m in sessions[0].messages][::2] == ["I am Ada.", "Who am I?"]
         assert not app.prompt.text
-    app.engine.shut_down()
-    assert app.engine.join(10)
-    assert app.library.shut_down()
 
 
 async def test_the_engine_may_be_lost_before_a_new_conversation_begins(archive: Path) -> None:
@@ -635,9 +632,7 @@ async def test_an_engine_lost_while_a_conversation_opens_leaves_that_on_screen(
 
 
 async def test_what_is_typed_while_a_conversation_opens_is_its_draft(archive: Path) -> None:
-    other = stored(archive, "I am Ada.", "Hello.")
-    with closing(Store(archive)) as store:
-        store.save_draft(other, "earlier")
+    other = stored(archive, "I am Ada.", "Hello.", draft="earlier")
     async with chatting(archive=archive, answers=["A1."]) as chat:
         await chat.ask("first")
         assert chat.app.library.store_thread is not None
@@ -671,28 +666,14 @@ async def test_what_is_sent_while_a_found_conversation_opens_waits_for_it(archiv
 
 
 async def test_a_draft_seen_without_a_model_is_kept_once(archive: Path) -> None:
-    record = ConversationRecord()
-    record.graft([Message(Role.USER, "Hi."), Message(Role.ASSISTANT, "Hello.")], ChatSettings())
-    with closing(Store(archive)) as store:
-        store.save(record.header, record.nodes(), record.tree.leaf)
-        store.save_draft(record.header.id, "half a thought")
-
-    def load(_pair: str, _progress: object, _cancel: object) -> ScriptedSession:
-        raise OutOfMemory("no room")
-
-    app = ChatApp(inline(load, lambda _: None), archive=archive)
-    async with app.run_test() as pilot:
-        chat = Chat(app, pilot, ScriptedSession())
-        await chat.until(lambda: app.turns.phase is EnginePhase.UNUSABLE)
-        app.library.open(record.header.id)
-        await chat.until(lambda: app.prompt.text == "half a thought", "its draft")
-        app.prompt.insert("!")
+    conversation = stored(archive, "Hi.", "Hello.", draft="half a thought")
+    async with without_a_model(archive) as (chat, _, _):
+        chat.app.library.open(conversation)
+        await chat.until(lambda: chat.app.prompt.text == "half a thought", "its draft")
+        chat.app.prompt.insert("!")
         await chat.settle()
-    app.engine.shut_down()
-    assert app.engine.join(10)
-    assert app.library.shut_down()
     with closing(Store(archive)) as store:
-        assert store.draft(record.header.id) == "half a thought!"
+        assert store.draft(conversation) == "half a thought!"
 
 
 async def test_enter_right_after_a_search_opens_what_it_finds(archive: Path) -> None:

@@ -14,7 +14,7 @@ from localspec.chat.dialects.shapes import HERMES, AnswerMarks
 from localspec.limits import MAX_NESTING
 from localspec.safe_text import encodable
 
-PLAIN = AnswerMarks(calls=(HERMES,), several=True, writes=True)
+PLAIN = AnswerMarks(several=True, writes=True)
 (BEGIN,), (END,) = HERMES.before, HERMES.after
 _ID = 9  # characters; the templates of Mistral's models require this length
 _EXPLAINED = """\

@@ -57,10 +57,11 @@ class Excerpt:
 
     def resume(self, held: Sequence[int], tokens: Sequence[int]) -> int:
         """Go on with a text; return how many tokens of what the cache holds are right."""
-        same, whole = common_prefix(held, self.known(tokens)), common_prefix(held, tokens)
-        if whole >= same:
-            self.left_out = 0
-        return max(same, whole)
+        whole = common_prefix(held, tokens)
+        if self.left_out and (same := common_prefix(held, self.known(tokens))) > whole:
+            return same
+        self.left_out = 0
+        return whole
 
     def state(self, length: int, missing: int) -> DrafterState:
         """The state for a text of `length` tokens, of which the cache lacks `missing`."""

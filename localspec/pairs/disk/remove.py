@@ -374,13 +374,10 @@ def _delete_parts(repo: Path, retries: RetryPolicy) -> int:
     Raises:
         LocalspecError: another process is fetching one of the files, or it cannot be deleted.
     """
-    etags = [part.name.removesuffix(download.PART_ENDING) for part in _parts(repo)]
+    parts = list(repo.glob(f"blobs/*{download.PART_ENDING}"))
+    etags = [part.name.removesuffix(download.PART_ENDING) for part in parts]
     files = [RemoteFile(hub_cache.repo_of(repo), "", "", 0, etag) for etag in etags]
     return sum(_delete_part(file, retries) for file in files)
-
-
-def _parts(repo: Path) -> list[Path]:
-    return list(repo.glob(f"blobs/*{download.PART_ENDING}"))
 
 
 def _delete_part(file: RemoteFile, retries: RetryPolicy) -> int:

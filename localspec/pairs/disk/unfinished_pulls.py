@@ -25,7 +25,7 @@ class UnfinishedPull:
 
     Attributes:
         files: those that it wants.
-        fetched: of files that it fetched, by etag, when they were written, in nanoseconds.
+        fetched: by etag of each file that it fetched, when that was written, in nanoseconds.
     """
 
     files: list[RemoteFile] = field(default_factory=list)

@@ -69,7 +69,7 @@ def parse(text: str | None) -> AllowedDrafters:
 
 
 def names_in(text: str) -> list[str]:
-    """The names between the commas of a value of ``--draft``; files that are here may have some."""
+    """The names that commas separate in a value of ``--draft``; a file's own commas stay in it."""
     parts, names = text.split(","), list[str]()
     while parts:
         lengths = range(min(len(parts), _MOST_PARTS), 1, -1)

@@ -115,10 +115,8 @@ def _cut_revision(text: str) -> tuple[str, str]:
         return body, ""
     revision, colon, which = revision.partition(":")
     if revision.lower().endswith(".gguf") and not which:  # hf://user/repo@revision/file.gguf
-        parts = revision.split("/")
-        ends = 3 if parts[0] == "refs" and len(parts) > 3 else 1  # refs/pr/3
-        revision, which = "/".join(parts[:ends]), "/".join(parts[ends:])
-        colon = ":"
+        revision, path = _at_revision(revision.split("/"))
+        colon, which = ":", "/".join(path)
     if not revision:
         raise BadReference(f"{text!r} has an @ and no revision after it", _FORMS)
     return body + colon + which, revision
@@ -150,15 +148,20 @@ def _parse_url(text: str) -> Reference:
 
 def _inside(parts: Sequence[str], shown: str) -> Reference:
     """The reference of ``user/repo/tree/revision/path``, or of the file that the page shows."""
-    revision, path = parts[3], parts[4:]
-    if revision == "refs" and len(parts) >= 6:  # refs/pr/3
-        revision, path = "/".join(parts[3:6]), parts[6:]
+    revision, path = _at_revision(parts[3:])
     repo, file = "/".join(parts[:2]), shown or "/".join(path)
     if file.lower().endswith(".gguf"):
         return Reference(repo, file=file, revision=revision)
     # Folders, of models in several parts above all, have the names of quants, or end with them.
     quant = _END_OF_FOLDER.search(path[-1]) if path and parts[2] == "tree" else None
     return Reference(repo, quant=quant[0] if quant else "", revision=revision)
+
+
+def _at_revision(parts: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """The revision that a path begins with, which may be ``refs/pr/3``, and what follows it."""
+    whole = parts[0] == "refs" and len(parts) > 2 and not parts[2].lower().endswith(".gguf")
+    n = 3 if whole else 1
+    return "/".join(parts[:n]), parts[n:]
 
 
 def _own_hub() -> SplitResult:

@@ -75,7 +75,7 @@ def resolve(pair: str | None, draft: str | None = None, *, scan: bool = True) ->
 
 
 def require_present(drafters: Sequence[str]) -> None:
-    """Check the paths among several names of drafters: a missing one may be the part of a path.
+    """Check the paths among several names of drafters: a comma may have cut one in two.
 
     Raises:
         ModelFileError: one names no file; the remedy says what a comma means.

@@ -33,7 +33,7 @@ class CallPart:
 
 @dataclass(frozen=True, slots=True)
 class CallEnded:
-    """Nothing of a call follows; `whole` is False if it was cut off, or ended in another way."""
+    """Nothing of a call follows; `whole` is False if it was cut off, or was sent wrongly."""
 
     index: int
     whole: bool = True

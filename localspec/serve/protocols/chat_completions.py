@@ -70,7 +70,7 @@ class ToolCall(Struct):
             return ToldCall(self.id, self.function.name, self.function.arguments)
         if self.custom is not None:
             return ToldCall(self.id, self.custom.name, as_arguments(self.custom.input))
-        raise Refusal(400, "there is no `function` and no `custom`", param=place)
+        raise Refusal(400, "neither `function` nor `custom` is given", param=place)
 
 
 class ChatMessage(Struct):

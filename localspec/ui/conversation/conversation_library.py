@@ -196,7 +196,7 @@ class ConversationLibrary:
             self.turns.clear(partial(self._went_along, self._draft_key()))
 
     def _went_along(self, left: str) -> None:
-        """What is typed is no draft of the conversation that was left, but of the new one."""
+        """Store what is typed as the draft of the new conversation, and empty that of the other."""
         for key, text in ((left, ""), (self._draft_key(), self.turns.prompt.text)):
             self._draft = (key, text)
             self._save_draft()
