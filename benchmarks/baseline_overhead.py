@@ -16,7 +16,7 @@ median over the turns, with a bootstrap interval of 95 %), and how much processo
 outside ``llama_decode``, which other programs on the machine disturb less. Takes half a minute for
 a model of 135 million parameters.
 
-    uv run python benchmarks/baseline_overhead.py MODEL.gguf --threads 2
+    uv run python -m benchmarks.baseline_overhead MODEL.gguf --threads 2
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ def main() -> None:
     clock = DecodeClock()
     with closing(load_session(request, progress=lambda *_: None, cancel=Cancel())) as session:
         model, how = session.pair.target.model, session.pair.loaded
-        model.is_end = lambda _token: False  # type: ignore[method-assign] # all turns are as long
+        model.is_end = lambda token: False  # type: ignore[method-assign] # noqa: ARG005 - all as long
         words = model.tokenize(TEXT, add_special=False, parse_special=False)
         prompt = (words * (given.depth // len(words) + 1))[: given.depth]
         print(

@@ -1,6 +1,6 @@
 """What a schema in force costs: drafting by lookup with a grammar and without, answers in turns.
 
-    uv run python benchmarks/constraint.py MODEL.gguf [--turns 12] [--seed 1]
+    uv run python -m benchmarks.constraint MODEL.gguf [--turns 12] [--seed 1]
 
 The model goes on with lines of JSON, at temperature 0; the grammar describes such lines, so that
 both arms write the same text. The script prints the ratio of the arms' speeds (tokens after the

@@ -23,9 +23,9 @@ from dataclasses import replace
 from benchmarks.quick_advice import silent
 from localspec.bench import prompt_sets
 from localspec.bench.prompt_sets import BenchPrompt, BenchRequest
-from localspec.bench.result import OFF, BenchRun
+from localspec.bench.result import OFF, BenchRun, MeanInterval
 from localspec.bench.runner import Arm, Runner
-from localspec.bench.summarise import MeanInterval, interval
+from localspec.bench.summarise import interval
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import machine
 from localspec.loading.load import load_session

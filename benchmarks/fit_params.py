@@ -74,7 +74,8 @@ def build(folder: Path) -> Path:
 
 def lend(n_bytes: int) -> None:
     """Be a worker whose device claims `n_bytes` of memory, whatever this machine has."""
-    rpc.available, rpc.resident = (lambda: n_bytes), (lambda: 0)
+    rpc.available = lambda: n_bytes  # type: ignore[attr-defined]
+    rpc.resident = lambda process=None: 0  # type: ignore[attr-defined] # noqa: ARG005
     rpc.lend("127.0.0.1", 0, threads=1, device=(), memory=n_bytes, ready=lambda _: None)
 
 
@@ -120,7 +121,7 @@ def loaded(shape: Shape) -> int:
 def told(tool: Path, address: str, model: Path, *options: str) -> tuple[str, str]:
     """The tool's answer for a model, and its log."""
     usual = ("-c", str(N_CTX), "--swa-full", "--no-repack")
-    command = [tool, "--rpc", address, "-m", model, *usual, *options]
+    command = [str(tool), "--rpc", address, "-m", str(model), *usual, *options]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return done.stdout, done.stderr
 

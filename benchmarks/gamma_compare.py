@@ -14,7 +14,7 @@ average 0.994 of the best one's speed if 3 runs choose, 0.993 if 2 do, 0.996 if 
 worst. The automatic policy keeps what it learns from question to question, as in one session. What
 it learnt during the choosing runs stays, as their best length does for the others.
 
-    uv run python benchmarks/gamma_compare.py --target T.gguf --draft D.gguf --output table.md
+    uv run python -m benchmarks.gamma_compare --target T.gguf --draft D.gguf --output table.md
 
 It runs 4 x 2 kinds and temperatures x (choose x 9 + repeats x 2 to 4) settings x tokens: at 10
 tokens a second the usual 3 and 10 repeats of 128 tokens take an hour and three quarters. The table
@@ -54,8 +54,7 @@ from localspec.engine.llama import Context, ContextOptions, Model, machine
 from localspec.engine.record.stats import GenerationStats, Round
 from localspec.engine.round.generate import Engine
 from localspec.engine.round.generate_settings import GenerateSettings
-from localspec.engine.round.params import default_accept
-from localspec.engine.round.sampling import SamplingParams
+from localspec.engine.round.params import SamplingParams, default_accept
 
 _ASKED = {
     "story": (

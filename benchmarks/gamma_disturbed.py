@@ -10,25 +10,21 @@ table in Markdown has:
 - how many of the intervals hold the truth, and how wide 90 % of them are at most (high over low);
 - in how many answers nothing is claimed.
 
-With --beside the same follows with the package of another checkout. Each takes a minute.
+It takes a minute.
 
-    uv run python benchmarks/gamma_disturbed.py --beside ../another/checkout
+    uv run python -m benchmarks.gamma_disturbed [--only NAME]
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-from simulator import (
+from benchmarks.simulator import (
     CURVES,
     Bursts,
     Calm,
@@ -41,12 +37,9 @@ from simulator import (
     replay,
     steady,
 )
-
 from localspec.drafter_names import DRAFT
 from localspec.engine.length.cost import Costs, Points
 from localspec.engine.length.gamma import AutoGamma
-from localspec.engine.length.stopping import Plan, Situation
-from localspec.engine.record.stats import Round
 
 ANSWERS, TOKENS, FIRST = 8, 150, 2
 ACCEPTANCES = (0.5, 0.7, 0.9)
@@ -97,42 +90,6 @@ SITUATIONS: dict[str, tuple[type[Calm], Wrong]] = {
 }
 
 
-class Watched:
-    """A policy with its claim for every answer; without `speedup` the claim is from its costs."""
-
-    def __init__(self, policy: AutoGamma) -> None:
-        self.policy = policy
-        self._baseline_s = self._seconds = 0.0
-
-    def begin(self, *, follow_clock: bool) -> None:
-        """Begin another answer, for which nothing is claimed yet."""
-        self._baseline_s = self._seconds = 0.0
-        self.policy.begin(follow_clock=follow_clock)
-
-    def plan(self, situation: Situation) -> Plan:
-        """Plan as the policy does."""
-        return self.policy.plan(situation)
-
-    def observe(self, done: Round) -> None:
-        """Let the policy learn from a round."""
-        self.policy.observe(done)
-        if not hasattr(self.policy, "speedup"):
-            baseline = done.undrafted_s if done.drafted == 0 else self._now() * done.emitted
-            self._baseline_s += baseline
-            self._seconds += done.total_s
-
-    def _now(self) -> float:
-        return self.policy.costs.target.at(0).seconds(1)
-
-    def claim(self) -> tuple[float, float, float] | None:
-        """The claimed speed-up of this answer: estimate, low, high."""
-        if not hasattr(self.policy, "speedup"):
-            found = self._baseline_s / self._seconds
-            return found, found, found
-        said: Any = self.policy.speedup()
-        return said and (said.estimate, said.low, said.high)
-
-
 @dataclass
 class Seen:
     """The figures of all conversations of one situation."""
@@ -151,7 +108,7 @@ def conversation(
     weather_of, wrong, seed = how
     luck = random.Random(seed)
     tables = wrong((dict(points), {n: STEP * s for n, s in points.items()}), luck)
-    policy = Watched(AutoGamma(Costs({0: tables[0]}, {DRAFT: {0: tables[1]}})))
+    policy = AutoGamma(Costs({0: tables[0]}, {DRAFT: {0: tables[1]}}))
     world = World.of(points, STEP, seed=seed, weather=weather_of(luck))
     work, ideal = [], []
     for at, (text, bound) in enumerate(zip(texts, bounds, strict=True)):
@@ -159,13 +116,13 @@ def conversation(
         work.append(done.seconds)
         ideal.append(done.tokens / bound)
         truth = sum(p.emitted for p in done.paces[1:]) / sum(p.work for p in done.paces[1:])
-        claim = policy.claim()
+        claim = policy.speedup()
         if at >= FIRST and done.drafted > done.tokens / 10:
             seen.silent += claim is None
             if claim is not None:
-                seen.claims.append(math.log(claim[0] / truth))
-                seen.widths.append(claim[2] / claim[1])
-                seen.held += claim[1] <= truth <= claim[2]
+                seen.claims.append(math.log(claim.estimate / truth))
+                seen.widths.append(claim.high / claim.low)
+                seen.held += claim.low <= truth <= claim.high
     seen.early.append(sum(ideal[:FIRST]) / sum(work[:FIRST]))
     seen.late.append(sum(ideal[FIRST:]) / sum(work[FIRST:]))
 
@@ -213,7 +170,6 @@ def results(seeds: int, only: str) -> Iterator[tuple[str, str]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--beside", type=Path, help="a checkout to compare with")
     parser.add_argument("--seeds", type=int, default=4, help="conversations of each text and curve")
     parser.add_argument("--only", default="", help="situations with this in their name")
     arguments = parser.parse_args()
@@ -221,11 +177,6 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     for name, cells in results(arguments.seeds, arguments.only):
         print(f"| {name} | {cells} |", flush=True)
-    if arguments.beside:
-        print(f"\nWith {arguments.beside.name}:\n", flush=True)
-        again = ("--seeds", str(arguments.seeds), "--only", arguments.only)
-        environment = os.environ | {"PYTHONPATH": str(arguments.beside.resolve())}
-        subprocess.run([sys.executable, __file__, *again], env=environment, check=True)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 Prints Markdown: for every curve the least and the mean share of the oracle's speed over acceptances
 of 0.3 to 0.95, and the choice between several drafters. Takes about five minutes.
 
-    uv run python benchmarks/gamma_simulate.py
+    uv run python -m benchmarks.gamma_simulate
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import argparse
 import random
 from collections.abc import Callable, Mapping
 from itertools import product
+from typing import Any
 
-import several
-from simulator import (
+from benchmarks import several
+from benchmarks.simulator import (
     CURVES,
     Position,
     Text,
@@ -26,7 +27,6 @@ from simulator import (
     replay,
     steady,
 )
-
 from localspec.drafter_names import DRAFT, EAGLE3
 from localspec.engine.length.cost import Costs, Points
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
@@ -79,7 +79,7 @@ def switched(pool: Text, pair: tuple[float, float], tokens: int) -> Text:
     ]
 
 
-def report(title: str, texts: Mapping[object, Text], oracle: Oracle, step: float) -> None:
+def report(title: str, texts: Mapping[Any, Text], oracle: Oracle, step: float) -> None:
     print(f"\n{title}:\n")
     print("| curve | the rule | no draft | best fixed of each text | best threshold of each text |")
     print("|---|---|---|---|---|")

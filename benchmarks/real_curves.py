@@ -26,6 +26,7 @@ import argparse
 import random
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import geometric_mean, quantiles
 
@@ -171,7 +172,11 @@ def fixed(names: Sequence[str]) -> Iterator[Make]:
     """Policies of every drafter at every length."""
     for name in names:
         for length in LENGTHS[name]:
-            yield lambda _, name=name, length=length: Always(name, length)
+            yield partial(_always, name, length)
+
+
+def _always(name: str, length: int, _: Prices) -> GammaPolicy:
+    return Always(name, length)
 
 
 def shares(

@@ -84,12 +84,13 @@ class EndsKnown:
 
 def table(found: Sequence[tuple[str, Answer]], points: Points) -> None:
     prices = Prices.of(points, {})
+
+    def always(length: int) -> Callable[[Answer], float]:
+        return lambda text: speed(Always(LOOKUP, length), [text], prices)
+
     rows: Mapping[str, Callable[[Answer], float]] = {
         "auto": lambda text: speed(AutoGamma(prices.costs()), [text], prices),
-        **{
-            f"always {n}": lambda text, n=n: speed(Always(LOOKUP, n), [text], prices)
-            for n in (1, 3, 7, 15, 63)
-        },
+        **{f"always {n}": always(n) for n in (1, 3, 7, 15, 63)},
         "ends known": lambda text: EndsKnown(text, prices).rate,
     }
     print(f"| | {' | '.join(KINDS)} | least answer |\n|{'---|' * (len(KINDS) + 2)}")

@@ -17,6 +17,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
@@ -58,7 +59,7 @@ def main() -> None:
             print(at, question.kind, sizes, f"{perf_counter() - started:.0f} s", flush=True)
 
 
-def lines(path: Path) -> list[dict]:
+def lines(path: Path) -> list[dict[str, Any]]:
     """What was recorded so far."""
     if not path.exists():
         return []
@@ -66,7 +67,9 @@ def lines(path: Path) -> list[dict]:
         return [json.loads(line) for line in file]
 
 
-def record(engine: Engine, question: Question, sampling: SamplingParams, tokens: int) -> dict:
+def record(
+    engine: Engine, question: Question, sampling: SamplingParams, tokens: int
+) -> dict[str, Any]:
     """The turns of one conversation: ids of each prompt (as far as it is new) and answer."""
     model = engine.target.model
     render = Jinja2ChatFormatter(model.chat_template or "", eos_token="", bos_token="")
@@ -74,7 +77,7 @@ def record(engine: Engine, question: Question, sampling: SamplingParams, tokens:
     turns: list[dict[str, Sequence[int]]] = []
     for said in question.turns:
         messages.append({"role": "user", "content": said})
-        text = render(messages=messages).prompt
+        text = render(messages=messages).prompt  # type: ignore[arg-type] # its own names of roles
         ids = model.tokenize(text, add_special=True, parse_special=True)[:MOST_PROMPT]
         answer = written(engine, ids, sampling, tokens)
         turns.append({"prompt": ids, "answer": answer})

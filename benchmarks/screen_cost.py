@@ -1,6 +1,6 @@
 """What the chat screen costs: rounds per second with and without it, and the event loop's pauses.
 
-    python benchmarks/screen_cost.py [--pair starter] [--answers 12] [--tokens 1800] [--size 160x50]
+    uv run python -m benchmarks.screen_cost [--pair starter] [--answers 12] [--size 160x50]
 
 The real app runs in a new pseudo-terminal and asks its model, greedily, again and again, each time
 after a reset of the conversation. While an answer is written, two kinds of stretches alternate,
@@ -87,7 +87,7 @@ def run_parent(arguments: argparse.Namespace) -> dict[str, list[float]]:
     columns, rows = map(int, arguments.size.split("x"))
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder) / "found.json"
-        child = pexpect.spawn(
+        child: pexpect.spawn[bytes] = pexpect.spawn(
             sys.executable,
             [*sys.argv, "--child", str(found), "--ends", *map(str, end_tokens(arguments))],
             dimensions=(rows, columns),

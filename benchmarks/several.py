@@ -17,6 +17,7 @@ from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from localspec.drafter_names import LOOKUP
 from localspec.engine.drafters.protocol import DrafterState
@@ -101,7 +102,7 @@ def answers(kind: str, temperature: float) -> Sequence[Answer]:
     return [places_of(text) for text in texts if (text["kind"], text["temperature"]) == wanted]
 
 
-def places_of(text: dict) -> Answer:
+def places_of(text: Mapping[str, Any]) -> Answer:
     """The places of one recorded answer."""
     by_model = {
         name: [

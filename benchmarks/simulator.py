@@ -335,7 +335,7 @@ class Ahead:
     def _pays(self, seconds: float, beside: Sharing) -> bool:
         slower = (beside.target - 1) * seconds
         ready = (seconds + slower) / (self._step * beside.draft) - 1
-        right = self._whole ** (1 + 1 / self._usual)
+        right: float = self._whole ** (1 + 1 / self._usual)
         saved = right * max(0.0, min(ready, self._usual)) * self._step
         return saved > slower + (1 - right) * self._step / 2
 
@@ -375,6 +375,10 @@ class Threshold:
 
     def begin(self, *, follow_clock: bool) -> None:
         """Prepare nothing."""
+
+    def asks(self, drafters: Sequence[str]) -> Sequence[str]:
+        """All of them."""
+        return drafters
 
     def plan(self, situation: Situation) -> Plan:
         """The same bound every time."""
@@ -418,6 +422,10 @@ class Oracle:
     def begin(self, *, follow_clock: bool) -> None:  # noqa: ARG002 - it has none
         """Start at the first position."""
         self._at = 0
+
+    def asks(self, drafters: Sequence[str]) -> Sequence[str]:
+        """All of them."""
+        return drafters
 
     def plan(self, situation: Situation) -> Plan:
         """The best length from here on."""

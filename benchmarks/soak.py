@@ -1,7 +1,7 @@
 """Hours of chat in one process: memory stays flat, and speed falls with the context alone.
 
-    python benchmarks/soak.py                    # 30 minutes
-    python benchmarks/soak.py --minutes 1 --json soak.json
+    uv run python -m benchmarks.soak                    # 30 minutes
+    uv run python -m benchmarks.soak --minutes 1 --json soak.json
 
 One conversation goes on to the end; when the context is full, its oldest turns are left out. Every
 third answer is stopped in the middle, and every fifth is written again. Resident size and speed are
@@ -163,8 +163,8 @@ def assess(samples: list[Sample]) -> Report:
         kept=kept_last - kept_first,
         resident_most=max(sample.resident for sample in warm),
         growth_per_hour=_slope(warm[len(warm) // 2 :]) * 3600,
-        wall=ratio(lambda sample: sample.speed and sample.speed.wall),
-        cpu=ratio(lambda sample: sample.speed and sample.speed.cpu),
+        wall=ratio(lambda sample: sample.speed.wall if sample.speed else None),
+        cpu=ratio(lambda sample: sample.speed.cpu if sample.speed else None),
         own=ratio(_beside_the_yardstick),
         first=ratio(lambda sample: sample.first),
         yardstick=ratio(lambda sample: sample.yardstick),

@@ -1,6 +1,6 @@
 """The time from `localspec chat` to its first frame, and until it is ready for a question.
 
-    uv run python benchmarks/start_up.py [--runs 20] [--other /path/to/another/checkout]
+    uv run python -m benchmarks.start_up [--runs 20] [--other /path/to/another/checkout]
 
 A real pseudo-terminal; the pair that opens by itself, at first as on a new machine, then with its
 costs measured. The other checkout's `localspec` takes turns with this one's and runs on the same
@@ -36,8 +36,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(arguments.runs + 1):
             for name, checkout in checkouts.items():
-                times = start(checkout, Path(folder) / name)
-                found[name].append(times)
+                found[name].append(start(checkout, Path(folder) / name))
     print(f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, "
           f"{arguments.runs} runs; seconds, median (least to most)\n")  # fmt: skip
     print("| checkout | first frame | ready | ready at the first start of all |")
@@ -57,7 +56,9 @@ def start(checkout: Path, folder: Path) -> tuple[float, float]:
     env.pop("PYTHONDONTWRITEBYTECODE", None)  # a user's Python compiles only once
     env |= {"TERM": "xterm-256color", "PYTHONPATH": str(checkout)}
     began = time.perf_counter()
-    chat = pexpect.spawn(sys.executable, ["-m", "localspec", "chat"], dimensions=(30, 100), env=env)
+    chat: pexpect.spawn[bytes] = pexpect.spawn(
+        sys.executable, ["-m", "localspec", "chat"], dimensions=(30, 100), env=env
+    )
     first = ready = 0.0
     while not ready:
         if time.perf_counter() - began > PATIENCE_S:

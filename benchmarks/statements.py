@@ -1,6 +1,6 @@
 """How many statements each room has, now and at an earlier commit.
 
-    uv run python benchmarks/statements.py [--since COMMIT] [ROOM ...]
+    uv run python -m benchmarks.statements [--since COMMIT] [ROOM ...]
 
 A room is a folder or a file of `localspec/`; without any, the rooms are those of the first level.
 Statements are what `ast` counts: every simple or compound one, docstrings left out, so that

@@ -7,7 +7,7 @@ answers of 300 tokens, at temperature 0 and 0.8 in turn. For every kind of wrong
 the ratio of both speeds in the first and in the second answer: the geometric mean with its 95 %
 interval. Four conversations each take about 20 minutes; the machine has to be idle.
 
-    PYTHONPATH=. uv run python benchmarks/wrong_table.py [--conversations 4]
+    uv run python -m benchmarks.wrong_table [--conversations 4]
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import argparse
 import random
 from contextlib import ExitStack, closing
 
-from gamma_compare import KINDS, TEMPERATURES, Lane, interval, race
-from gamma_disturbed import Tables, Wrong, all_but_one, all_points, right
-
+from benchmarks.gamma_compare import KINDS, TEMPERATURES, Lane, interval, race
+from benchmarks.gamma_disturbed import Tables, Wrong, all_but_one, all_points, right
 from localspec.drafter_names import DRAFT
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Costs
