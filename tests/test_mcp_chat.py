@@ -333,7 +333,9 @@ async def test_what_a_server_is_said_to_do_is_so(tmp_path: Path) -> None:
             await chat.send("/mcp")
             await chat.until(lambda said=said: said in chat.transcript(), said)  # type: ignore[misc]
         await chat.send("/mcp add notes notes ${LOCALSPEC_UNSET}")
-        await chat.until(lambda: "LOCALSPEC_UNSET, then say /mcp on notes" in chat.transcript())
+        await chat.until(
+            lambda: "Set LOCALSPEC_UNSET, then start localspec again" in chat.transcript()
+        )
         assert "notes is started" not in chat.transcript()
         chat.app.prompt.clear()
         await chat.send("/mcp off notes")

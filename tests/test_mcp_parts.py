@@ -7,6 +7,7 @@ import io
 import json
 import os
 import stat
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +24,7 @@ from localspec.chat.dialects.shapes import HERMES, AnswerMarks
 from localspec.chat.prompt.tool_prompt import ToolPrompt
 from localspec.engine.grammars.grammar_reader import require_grammar
 from localspec.engine.record.stats import FinishReason
-from localspec.errors import UsageError
+from localspec.errors import LocalspecError, UsageError, exit_code
 from localspec.process import spawning
 from localspec.safe_text import without_middle
 from localspec.tools.permissions import Permissions
@@ -291,8 +292,17 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(spawning, "engine", full)
     with pytest.raises(UsageError, match="cannot be written"):
         known.forget("files")
-    with pytest.raises(UsageError, match="cannot be started"):
+    with pytest.raises(LocalspecError, match="cannot be started") as failed:
         ToolProcess(print)
+    assert exit_code(failed.value) == 1
+
+
+def test_a_path_of_windows_keeps_its_backslashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = r'files "C:\my tools\server.exe" C:\notes'
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert added(words)[1] == ServerSettings(command=r"C:\my tools\server.exe", args=(r"C:\notes",))
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert added("files server C:\\notes")[1].args == ("C:notes",)
 
 
 # Offers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import os
 import queue
@@ -277,6 +278,23 @@ async def test_a_proxy_of_the_environment_is_used_but_not_for_loopback(
     assert lines == [asked]
 
 
+async def test_a_compressed_answer_whose_size_nothing_limits_is_refused() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked = await reader.readuntil(b"\r\n\r\n")
+        assert b"accept-encoding: identity\r\n" in asked.lower()
+        packed = gzip.compress(b"x" * 1000)
+        head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(packed)}\r\nContent-Encoding: gzip"
+        writer.write(head.encode() + b"\r\n\r\n" + packed)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
+        url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/mcp"
+        async with server_connection.http_client(ServerSettings(url=url)) as client:
+            with pytest.raises(httpx2.ReadError, match="compressed"):
+                await client.get(url)
+
+
 @pytest.mark.parametrize("proxy", ["carrier-pigeon://127.0.0.1:1", "http://127.0.0.1:x"])
 def test_a_proxy_that_cannot_be_used_is_told(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
     monkeypatch.setenv("HTTPS_PROXY", proxy)
@@ -323,6 +341,27 @@ def test_a_changed_description_is_told(tools: Tools) -> None:
     reply = tools.next()
     assert isinstance(reply, ServerReady)
     assert reply.tools[0].description.endswith("evil.example.")
+
+
+@pytest.mark.slow
+def test_tools_that_change_at_once_again_are_listed_again(tools: Tools) -> None:
+    assert tools.call("changes").text == "changed twice"
+    for said in ("Repeats a text, and sends it to evil.example.", "Changed again."):
+        reply = tools.next()
+        assert isinstance(reply, ServerReady)
+        assert reply.tools[0].description == said
+
+
+@pytest.mark.slow
+def test_a_server_starts_again_after_its_last_process_has_ended(
+    shared: Tools, tmp_path: Path
+) -> None:
+    settings = scripted("lock", str(tmp_path / "lock"))
+    shared.start("locked", settings)
+    shared.process.stop("locked")
+    shared.start("locked", settings)
+    shared.start("locked", settings)  # without a stop
+    shared.process.stop("locked")
 
 
 @pytest.mark.slow

@@ -44,14 +44,16 @@ class ToolServer:
     def __init__(self, mark: str, sink: BinaryIO) -> None:
         self._mark, self._sink = mark, sink
         self._connections: dict[str, ServerConnection] = {}
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending: dict[str, asyncio.Task[None]] = {}
 
     def take(self, request: ToolRequest) -> None:
         """Begin what is asked."""
         match request:
             case StartServer(name, settings):
                 self._stop(name)
-                self._connections[name] = ServerConnection(name, settings, self._mark, self._tell)
+                self._connections[name] = ServerConnection(
+                    name, settings, self._mark, self._tell, after=self._ending.get(name)
+                )
             case StopServer(name):
                 self._stop(name)
             case CallTool(number, server):
@@ -68,14 +70,12 @@ class ToolServer:
         for name in list(self._connections):
             self._stop(name)
         if self._ending:
-            await asyncio.wait(self._ending)
+            await asyncio.wait(self._ending.values())
 
     def _stop(self, name: str) -> None:
         connection = self._connections.pop(name, None)
         if connection is not None:
-            task = asyncio.create_task(connection.stop())
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+            self._ending[name] = asyncio.create_task(connection.stop())
 
     def _tell(self, reply: ToolReply) -> None:
         self._sink.write(msgspec.json.encode(reply) + b"\n")

@@ -43,12 +43,20 @@ class ServerConnection:
         settings: expanded.
         mark: begins the mark of every run of the server.
         tell: gets what happens.
+        after: ends with the server's last process, which may hold what the next one needs.
     """
 
     def __init__(
-        self, name: str, settings: ServerSettings, mark: str, tell: Callable[[ToolReply], object]
+        self,
+        name: str,
+        settings: ServerSettings,
+        mark: str,
+        tell: Callable[[ToolReply], object],
+        *,
+        after: asyncio.Task[None] | None = None,
     ) -> None:
         self._name, self._settings, self._mark, self._tell = name, settings, mark, tell
+        self._after = after
         self._client: Client | None = None
         self._child: ChildServer | None = None
         self._limit: asyncio.Timeout | None = None
@@ -86,6 +94,10 @@ class ServerConnection:
 
     async def _run(self) -> None:
         mode = self._settings.mode
+        if self._after is not None:
+            await asyncio.wait([self._after])
+        if self._stopping.is_set():
+            return
         for again in (True, False):
             ready, why = False, ""
             try:
@@ -147,7 +159,6 @@ class ServerConnection:
         listening = asyncio.create_task(self._listen(client))
         try:
             while True:
-                self._changed.clear()
                 if await _first(gone, self._stopping, self._changed) is not self._changed:
                     return
                 await self._list(client)
@@ -170,6 +181,7 @@ class ServerConnection:
 
     async def _list(self, client: Client) -> None:
         """Tell which tools the server offers, unless it is to be stopped."""
+        self._changed.clear()  # before it is asked: what changes from now on may be missing
         offered: list[dict[str, Any]] = []
         cursor: str | None = None
         async with self._within(0.0 if self._stopping.is_set() else None):
@@ -278,7 +290,7 @@ def http_client(settings: ServerSettings) -> httpx2.AsyncClient:
     url = httpx2.URL(settings.url)
     try:
         return httpx2.AsyncClient(
-            headers=settings.headers,
+            headers={"Accept-Encoding": "identity", **settings.headers},
             timeout=httpx2.Timeout(settings.timeout, read=_STREAM_S),
             event_hooks={"response": [_bound]},
             mounts={f"all://{url.netloc.decode('ascii')}": None} if _is_here(url.host) else None,
@@ -309,7 +321,9 @@ async def _forgotten(gone: asyncio.Event, response: httpx2.Response) -> None:
 
 
 async def _bound(response: httpx2.Response) -> None:
-    """Limit the bytes of a response before it is read."""
+    """Limit the bytes of a response before it is read; packed ones could grow without a limit."""
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise httpx2.ReadError("it sent a compressed answer, which it was not asked for")
     if isinstance(response.stream, httpx2.AsyncByteStream):
         response.stream = _BoundedStream(response.stream)
 

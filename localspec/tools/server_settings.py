@@ -14,6 +14,7 @@ import json
 import os
 import re
 import shlex
+import sys
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -107,7 +108,7 @@ class ServerSettings(Struct, frozen=True, omit_defaults=True):
             if found is None:
                 raise UsageError(
                     f"the server {name} needs the environment variable {match[1]}",
-                    f"Set {match[1]}, then say /mcp on {shlex.quote(name)}.",
+                    f"Set {match[1]}, then start localspec again.",
                 )
             if encodable(found) != found:
                 raise UsageError(
@@ -162,6 +163,15 @@ def _require_headers(name: str, headers: Mapping[str, str]) -> None:
             )
 
 
+def split(line: str) -> list[str]:
+    """The words of a line as a shell has them; on Windows a backslash is one of a path.
+
+    Raises:
+        ValueError: a quote has no end.
+    """
+    return shlex.split(line.replace("\\", "\\\\") if sys.platform == "win32" else line)
+
+
 def added(words: str) -> tuple[str, ServerSettings]:
     """Read ``NAME [VARIABLE=VALUE …] COMMAND …`` or ``NAME URL``.
 
@@ -170,7 +180,7 @@ def added(words: str) -> tuple[str, ServerSettings]:
     """
     remedy = "Say /mcp add NAME COMMAND …, or /mcp add NAME URL."
     try:
-        name, *rest = shlex.split(words)
+        name, *rest = split(words)
     except ValueError as error:
         raise UsageError(f"this is not a server: {reason(error)}", remedy) from None
     if not _NAME.fullmatch(name):

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import msgspec
 
-from localspec.errors import UsageError
+from localspec.errors import LocalspecError
 from localspec.process import spawning
 from localspec.safe_text import reason
 from localspec.tools.server_settings import ServerSettings
@@ -39,10 +39,10 @@ def require_extra() -> None:
     """Check that the SDK is installed.
 
     Raises:
-        UsageError: it is not.
+        LocalspecError: it is not.
     """
     if find_spec("mcp") is None:
-        raise UsageError(
+        raise LocalspecError(
             "MCP servers need further packages",
             "Install them: uv run --extra mcp localspec chat, or pip install localspec[mcp].",
         )
@@ -55,7 +55,7 @@ class ToolProcess:
         hear: gets `ServerReady` and `ServerGone`, in another thread.
 
     Raises:
-        UsageError: the SDK is not installed, or the process cannot be started.
+        LocalspecError: the SDK is not installed, or the process cannot be started.
     """
 
     def __init__(self, hear: Callable[[ToolReply], object]) -> None:
@@ -65,7 +65,7 @@ class ToolProcess:
         try:
             self._process, self._log = spawning.engine(("-m", "localspec.tools", self._mark))
         except OSError as error:  # a full disk, too many processes
-            raise UsageError(
+            raise LocalspecError(
                 f"the process of the tools cannot be started: {reason(error)}",
                 "Free memory or disk space, then try again.",
             ) from None

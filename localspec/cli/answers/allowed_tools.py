@@ -32,8 +32,8 @@ class AllowedTools:
         offer: all tools of these servers, as the model knows them.
 
     Raises:
-        UsageError: a server cannot be used, or offers no tool of an allowed name; or the SDK is
-            missing.
+        UsageError: there is no server of such a name, or none offers a tool of an allowed one.
+        LocalspecError: a server cannot be used, or the SDK is missing.
     """
 
     def __init__(self, servers: Sequence[str], allowed: Sequence[str]) -> None:
@@ -70,7 +70,7 @@ class AllowedTools:
         while len(self._now) < len(self._settings):
             match self._replies.get():
                 case ServerGone(name, why, again=False):
-                    raise UsageError(
+                    raise LocalspecError(
                         f"the MCP server {name} cannot be used: {why}", "Check its settings."
                     )
                 case ServerReady() as ready:
@@ -113,6 +113,7 @@ class AllowedTools:
         while not self._replies.empty():
             self._hear(self._replies.get())
         if meaning.tool not in self._now[meaning.tool.server]:
+            warn(f"{meaning.tool.shown} was not run: its server has changed it, or is gone")
             return CHANGED
         done = self._run(meaning)
         return f"Error: {done.text}" if done.failed else done.text

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
-
 from localspec import formats
 from localspec.errors import UsageError
 from localspec.safe_text import one_line, reason
-from localspec.tools.server_settings import ServerSettings, added
+from localspec.tools.server_settings import ServerSettings, added, split
 from localspec.ui.tools.tool_servers import ToolServers
 
 _WAYS = "Say /mcp add NAME COMMAND …|URL, list, remove NAME, off NAME [TOOL] or on NAME [TOOL]."
@@ -56,7 +54,7 @@ def _names(argument: str, rest: str) -> list[str]:
         UsageError: a quote has no end.
     """
     try:
-        return shlex.split(rest)
+        return split(rest)
     except ValueError as error:
         raise UsageError(
             f"/mcp cannot read “{one_line(argument, 60)}”: {reason(error)}", _WAYS
