@@ -168,11 +168,17 @@ class Ended(KeyboardInterrupt):
 def lacks_memory(error: BaseException) -> bool:
     """Whether `error` says that memory ran out.
 
-    The dynamic loader reports it as an `ImportError` of the library that it could not map.
+    The dynamic loader reports it as an `ImportError` of the library that it could not map, and
+    torch as a `RuntimeError`: of a card with a name of its own, of the CPU's allocator without one.
     """
-    return isinstance(error, MemoryError) or (
-        isinstance(error, ImportError) and "failed to map segment" in str(error)
-    )
+    match error:
+        case MemoryError():
+            return True
+        case ImportError():
+            return "failed to map segment" in str(error)
+        case RuntimeError():
+            return type(error).__name__ == "OutOfMemoryError" or "CPUAllocator" in str(error)
+    return False
 
 
 def in_words(error: Exception) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from localspec import cli, machine
 from localspec.cli.subcommands import LEAST, report, require_memory
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Model
-from localspec.errors import OutOfMemory
+from localspec.errors import OutOfMemory, lacks_memory
 from localspec.loading.load import check, load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.planning import load_plan
@@ -233,6 +233,18 @@ def test_a_fault_of_python_is_a_lack_of_memory_only_under_a_limit(
     with pytest.raises(SystemExit if limited else SystemError):
         cli.main()
     assert ("not enough memory" in capfd.readouterr().err) is limited
+
+
+@pytest.mark.parametrize(
+    ("error", "lacks"),
+    [
+        (type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory"), True),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: not enough"), True),
+        (RuntimeError("shapes cannot be multiplied"), False),
+    ],
+)
+def test_what_torch_says_of_memory_is_understood(error: RuntimeError, *, lacks: bool) -> None:
+    assert lacks_memory(error) is lacks
 
 
 @pytest.mark.parametrize("lacks", [errno.ENOMEM, errno.EIO])

@@ -86,9 +86,15 @@ def request(target: Path, asked: Path, **more: object) -> TrainRequest:
 
 
 def listener(
-    cancel: Cancel | None = None, between: Callable[[], None] = lambda: None
+    cancel: Cancel | None = None, after: Callable[[], None] = lambda: None
 ) -> TrainingListener:
-    return TrainingListener(lambda _: None, lambda *_: None, cancel or Cancel(), between)
+    """`after` is called after every answer and every step of the training."""
+
+    def progress(words: str, _: float | None) -> None:
+        if words.startswith(("Answering: ", "Training: ")):
+            after()
+
+    return TrainingListener(lambda _: None, progress, cancel or Cancel())
 
 
 @pytest.fixture(autouse=True)
@@ -308,6 +314,39 @@ def test_of_heads_that_are_as_good_the_latest_is_kept(
     assert written == [0, 1, 2]
 
 
+def test_saving_takes_a_twentieth_of_the_time_at_most(
+    stopped: Callable[[], training.Training], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, now, saved = stopped(), 0.0, list[float]()
+
+    def step() -> None:
+        nonlocal now
+        now += 1.0
+        found.standing.step += 1
+
+    def save() -> None:
+        nonlocal now
+        now += 16.0  # a head of gigabytes
+        saved.append(now)
+
+    found._batches = [()] * 1001
+    monkeypatch.setattr(found, "_step", step)
+    monkeypatch.setattr(found, "_judge", lambda _: None)
+    monkeypatch.setattr(found, "save", save)
+    monkeypatch.setattr(training.time, "monotonic", lambda: now)
+    found.run(Cancel(), lambda *_: None, lambda: None)
+    assert 3 <= len(saved) <= 5  # the last one is the end's
+    assert len(saved) * 16 <= now / 20 + 32
+
+
+def test_a_card_without_room_is_left_to_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1000, 2000))
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    assert learning.device(1000).type == "cuda"
+    assert learning.device(1001).type == "cpu"
+
+
 class Killed(Exception):
     """Stands for the end of a process."""
 
@@ -330,7 +369,7 @@ def test_interrupted_at_ten_random_moments_it_ends_as_an_unbroken_one(
     chance, breaks = random.Random(0), 0
     left = [chance.randint(1, 2) for _ in range(10)]
 
-    def between() -> None:
+    def after() -> None:
         nonlocal breaks
         if left:
             left[0] -= 1
@@ -342,7 +381,7 @@ def test_interrupted_at_ten_random_moments_it_ends_as_an_unbroken_one(
     resume = False
     while True:
         try:
-            pipeline.train(request(target, asked, resume=resume), listener(between=between))
+            pipeline.train(request(target, asked, resume=resume), listener(after=after))
             break
         except Killed:
             resume = True
@@ -391,14 +430,14 @@ def test_ctrl_c_leaves_a_checkpoint(
     monkeypatch.setattr(lessons, "ROWS", 160)
     target, cancel, steps = write_random_llama(home / "target.gguf"), Cancel(), 0
 
-    def between() -> None:
+    def after() -> None:
         nonlocal steps
         steps += any((home / "data" / "train").glob("*/answers.jsonl"))
         if steps > 12:
             cancel.set()
 
     with pytest.raises(Cancelled):
-        pipeline.train(request(target, asked), listener(cancel, between))
+        pipeline.train(request(target, asked), listener(cancel, after))
     done = pipeline.train(request(target, asked, resume=True), listener())
     assert done.head.exists()
 

@@ -20,6 +20,7 @@ import pytest
 from click.testing import CliRunner
 
 from localspec.chat.conversation import Message, Role
+from localspec.chat.prompt.template import ChatTemplate
 from localspec.chat.session.session import Session
 from localspec.cli.standard_streams import ProgressLine, warn
 from localspec.cli.subcommands import cli
@@ -49,7 +50,7 @@ from localspec.train import pipeline, step_costs
 from localspec.train.estimate import TrainingCosts, estimate, tokens_within
 from localspec.train.head.head_files import NORMS, ModelWeights, beginning, read_head, write_head
 from localspec.train.head.shape import HeadShape, candidates, require_trainable, taps_of
-from localspec.train.recording import place, record
+from localspec.train.recording import place, record, replaced
 from localspec.train.target import find, target_options
 from localspec.train.texts import answers, prompts, token_ids
 from localspec.train.texts.answers import (
@@ -62,10 +63,13 @@ from localspec.train.texts.answers import (
     write_answers,
 )
 from localspec.train.texts.lessons import ROWS, Lessons, batches
+from localspec.train.texts.token_ids import prompt_ids
 from localspec.train.train_request import TrainRequest
 from localspec.train.training_folder import TrainingChoices, TrainingFolder, TrainingTerms
 from localspec.train.training_listener import TrainingListener
 from localspec.train.verdict import check_head, head_verdict
+from localspec.train.verdict.head_verdict import HeadVerdict
+from localspec.train.verdict.judging import AcceptedDrafts
 
 from .support import toy
 from .support.gemma4 import write_gemma4
@@ -411,21 +415,26 @@ def test_what_it_takes_and_brings_is_told(toy_target: Path) -> None:
     shape = next(candidates(read_model(toy_target).header))
     flat = costs({1: 0.01, 4: 0.012, 8: 0.013, 16: 0.015})
     steep = costs({1: 0.01, 2: 0.018, 4: 0.034, 8: 0.065, 16: 0.13})
-    told = estimate(shape, flat, 1_000_000, 2)
+    told = estimate(shape, flat, 1_000_000, 2, held=24)
     assert told.pays
     assert told.best > told.speedup > 1.2
     assert told.share == pytest.approx(0.1)
     assert 0.47 < told.acceptance < 0.5
-    assert not estimate(shape, steep, 1_000_000, 2).pays
-    assert "no head can make this target faster here" in estimate(shape, steep, 10, 1).doubt()
+    assert not estimate(shape, steep, 1_000_000, 2, held=24).pays
+    assert (
+        "no head can make this target faster here" in estimate(shape, steep, 10, 1, held=24).doubt()
+    )
     assert "1,000,000 tokens of answers" in told.sentence()
-    assert estimate(shape, flat, 2_000_000, 2).seconds == pytest.approx(2 * told.seconds)
-    given = estimate(shape, flat, 1_000_000, 2, given=1_000_000)
-    assert given.seconds == given.learning_s == told.learning_s  # nothing has to be written
-    again = estimate(shape, flat, 10_000, 2, before=990_000)  # a head that goes on
+    twice = estimate(shape, flat, 2_000_000, 2, held=0)
+    assert twice.seconds == pytest.approx(2 * (told.seconds - told.judging_s))
+    assert told.judging_s == pytest.approx(24 * (256 * (0.013 / 8 + 21 * 0.002) + 320 * 0.01))
+    given = estimate(shape, flat, 1_000_000, 2, held=24, given=1_000_000)
+    assert given.seconds == told.learning_s + told.judging_s  # nothing has to be written
+    again = estimate(shape, flat, 10_000, 2, held=24, before=990_000)  # a head that goes on
     assert again.acceptance == told.acceptance
-    tokens = tokens_within(told.seconds / 3600, shape, flat, 2)
-    assert tokens == pytest.approx(1_000_000, rel=0.01)
+    for one, written in ((told, 0), (given, 1_000_000), (given, 10**9)):
+        tokens = tokens_within(one.seconds / 3600, shape, flat, 2, held=24, given=written)
+        assert tokens == pytest.approx(1_000_000, rel=0.01)
     assert expected(0) < expected(10**5) < expected(10**6) < expected(10**9) == expected(10**12)
 
 
@@ -510,6 +519,10 @@ def test_the_head_does_not_take_the_place_of_what_is_read(tmp_path: Path) -> Non
             pipeline.train(given, quiet())
 
 
+REFUSES = "{{ raise_exception('no') }}"
+FIRST_ALONE = "{% if messages|length > 1 %}" + REFUSES + "{% endif %}{{ messages[0]['content'] }}"
+
+
 def test_prompts_that_are_all_too_long_are_refused_before_hours_are_spent(tmp_path: Path) -> None:
     run = run_of(write_random_llama(tmp_path / "t.gguf"), quiet())
     short, long = run.prompts, (Message(Role.USER, "word " * 999),)
@@ -520,6 +533,13 @@ def test_prompts_that_are_all_too_long_are_refused_before_hours_are_spent(tmp_pa
                 run._asked(session, [])
         run.prompts = replace(short, learnt=(long, *short.learnt))
         asked = run._asked(session, [])
+        called = Message(Role.ASSISTANT, "<call>")
+        talk = short.learnt[0][0], called, Message(Role.TOOL, "5"), short.learnt[1][0]
+        strict = ChatTemplate(session.pair.target.model, written=FIRST_ALONE)
+        refused, kept = prompt_ids(strict, [talk, short.learnt[0]])
+        assert (refused, bool(kept)) == ((), True)
+        with pytest.raises(LocalspecError):
+            prompt_ids(ChatTemplate(session.pair.target.model, written=REFUSES), [talk[:1]])
     assert asked.learnt[0] == ()
     assert asked.most == 20 * sum(LONGEST - len(ids) for ids in asked.learnt[1:])
 
@@ -644,9 +664,7 @@ def terms(**more: object) -> TrainingTerms:
 
 
 def chosen(its: TrainingTerms | None = None, *, tokens: int = 5) -> TrainingChoices:
-    return TrainingChoices(
-        terms=its or terms(), tokens=tokens, feed_forward=1, drafted=1, step_s=0.1
-    )
+    return TrainingChoices(terms=its or terms(), tokens=tokens, feed_forward=1, drafted=1)
 
 
 def test_a_training_goes_on_only_as_it_began(
@@ -986,6 +1004,26 @@ def test_a_training_that_is_stopped_before_it_began_leaves_nothing(
         "stopped: the same command with --resume goes on",
         "stopped: the same command with --resume in place of --anew goes on",
     ]
+
+
+def test_a_better_head_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
+    target = write_random_llama(tmp_path / "t.gguf")
+    head, run = trained_head(tmp_path, target, 0.5), run_of(target, quiet())
+    other = write_random_llama(tmp_path / "other.gguf", seed=1)
+    assert replaced(head, (target,)) == 0.5
+    assert replaced(head, (other,)) == replaced(tmp_path / "none.gguf", (target,)) == 0.0
+    whole, samples = head.read_bytes(), [AnsweredText(0, (1, 2, 3, 4, 5), 1)]
+    drafts = AcceptedDrafts(drafts=10, firsts=[4] * 4, drafted=40)
+    found = HeadVerdict(greedy=drafts, sampled=drafts, reference=drafts, speedup=None)
+    monkeypatch.setattr(pipeline.head_verdict, "measure", lambda *_: found)
+    run.work.begin(chosen(run._terms()))
+    run.work.head.write_bytes(whole)
+    with pytest.raises(LocalspecError, match=r"stays: 50 % of its first .* and 40 % of the new"):
+        run._end(samples)
+    assert head.read_bytes() == whole
+    run.request = replace(run.request, out=tmp_path / "mine.gguf")
+    assert run._end(samples).head == tmp_path / "mine.gguf"
 
 
 def test_a_pair_keeps_its_draft_and_gets_the_head_as_well(

@@ -15,6 +15,11 @@ from localspec.train.texts.lessons import ROWS
 TEXTS: Final = 8
 """Answers written at a time."""
 
+JUDGED: Final = 20
+"""Times that the head is judged by the held-out answers while it learns."""
+
+_HELD_OUT: Final = LONGEST // 2  # tokens of a held-out text, about
+_VERDICT: Final = 5 * 64  # tokens written for each held-out prompt at the end, about
 _LENGTHS: Final = 16  # tokens of a pass, up to which T(n) is needed
 _ANSWER: Final = 0.6  # approximate share of a text that is the answer
 _EFFICIENCY: Final = 0.5  # share of a large product's speed that whole steps reach
@@ -50,6 +55,7 @@ class Estimate:
 
     Attributes:
         tokens: of answers.
+        judging_s: for the held-out prompts: their answers, and all judgements of the head.
         disk, memory: bytes.
         more: bytes of memory in addition to the loaded target.
         acceptance: of each drafted token, given those before it.
@@ -61,6 +67,7 @@ class Estimate:
     tokens: int
     answering_s: float
     learning_s: float
+    judging_s: float
     disk: int
     memory: int
     more: int
@@ -72,7 +79,7 @@ class Estimate:
     @property
     def seconds(self) -> float:
         """Seconds of the whole training."""
-        return self.answering_s + self.learning_s
+        return self.answering_s + self.learning_s + self.judging_s
 
     @property
     def pays(self) -> bool:
@@ -110,12 +117,19 @@ def learn_seconds(shape: HeadShape, costs: TrainingCosts) -> float:
     return (costs.read_s + work / (costs.flops * _EFFICIENCY)) / _ANSWER
 
 
+def judge_seconds(costs: TrainingCosts, held: int) -> float:
+    """Seconds that `held` held-out prompts take, whatever is learnt."""
+    read = _HELD_OUT * (answer_seconds(costs) + JUDGED * costs.read_s)
+    return held * (read + _VERDICT * costs.target.seconds(1))
+
+
 def estimate(
     shape: HeadShape,
     costs: TrainingCosts,
     tokens: int,
     passes: int,
     *,
+    held: int,
     given: int = 0,
     before: int = 0,
 ) -> Estimate:
@@ -126,18 +140,18 @@ def estimate(
         costs: as measured here.
         tokens: of answers.
         passes: over all of them.
-        given: how many of them are written already.
+        held: prompts that the head is judged by.
+        given: how many of the tokens are written already.
         before: tokens that the head to start from had learnt from.
     """
     acceptance, times = expected(tokens + before), costs.target.times(_LENGTHS)
-    inner = 6 * shape.width + 3 * shape.feed_forward + shape.drafted / 4
-    learning = 4 * (_COPIES * shape.learnt + shape.drafted * shape.width)
-    learning += int(4 * ROWS * (_LIVE * STEPS * inner + 2 * shape.drafted))
+    learning = learning_bytes(shape)
     saved = 4 * _COPIES * shape.learnt
     return Estimate(
         tokens=tokens,
         answering_s=(tokens - given) * answer_seconds(costs),
         learning_s=passes * tokens * learn_seconds(shape, costs),
+        judging_s=judge_seconds(costs, held),
         disk=int(tokens / _ANSWER * _SAMPLE_BYTES) + 2 * saved + 3 * shape.weights,
         memory=costs.loaded_bytes + learning + saved,
         more=costs.reading_bytes + learning + saved,
@@ -148,7 +162,25 @@ def estimate(
     )
 
 
-def tokens_within(hours: float, shape: HeadShape, costs: TrainingCosts, passes: int) -> int:
-    """How many tokens of answers fit into `hours`."""
-    each = answer_seconds(costs) + passes * learn_seconds(shape, costs)
-    return max(LONGEST, int(hours * 3600 / each))
+def learning_bytes(shape: HeadShape) -> int:
+    """The memory in which a head learns: weights, gradients, moments and a step's rows."""
+    inner = 6 * shape.width + 3 * shape.feed_forward + shape.drafted / 4
+    weights = 4 * (_COPIES * shape.learnt + shape.drafted * shape.width)
+    return weights + int(4 * ROWS * (_LIVE * STEPS * inner + 2 * shape.drafted))
+
+
+def tokens_within(
+    hours: float,
+    shape: HeadShape,
+    costs: TrainingCosts,
+    passes: int,
+    *,
+    held: int,
+    given: int = 0,
+) -> int:
+    """How many tokens of answers fit into `hours`; the arguments are those of `estimate`."""
+    written, learnt = answer_seconds(costs), passes * learn_seconds(shape, costs)
+    seconds = hours * 3600 - judge_seconds(costs, held)
+    if given * learnt >= seconds:
+        return max(LONGEST, int(seconds / learnt))
+    return max(LONGEST, int((seconds + given * written) / (written + learnt)))

@@ -26,7 +26,14 @@ from localspec.pairs.disk.fingerprint import fingerprint
 from localspec.pairs.gguf import head_checks
 from localspec.pairs.gguf.gguf_writer import MetaValue, rewritten
 from localspec.pairs.gguf.header import ModelFiles, read_model
-from localspec.train.estimate import TEXTS, Estimate, TrainingCosts, estimate, tokens_within
+from localspec.train.estimate import (
+    TEXTS,
+    Estimate,
+    TrainingCosts,
+    estimate,
+    learning_bytes,
+    tokens_within,
+)
 from localspec.train.head.head_files import (
     ModelWeights,
     beginning,
@@ -37,7 +44,7 @@ from localspec.train.head.head_files import (
 )
 from localspec.train.head.shape import HeadShape, candidates
 from localspec.train.keep_awake import kept_awake
-from localspec.train.recording import place, record
+from localspec.train.recording import place, record, replaced
 from localspec.train.step_costs import chosen_shape, costs
 from localspec.train.target import find, target_options
 from localspec.train.texts import token_ids
@@ -250,16 +257,19 @@ class _TrainingRun:
             session, options, self.target, shapes, probe=probe, most=SHARE, cancel=cancel
         )
         found = replace(found, step_s=share * found.target.seconds(1))
-        tokens = max(given, min(self._tokens(shape, found), given + asked.most))
+        held = sum(map(bool, asked.held_out))
+        wanted = self._tokens(shape, found, held, given)
+        tokens = max(given, min(wanted, given + asked.most))
+        if given > wanted:
+            listener.tell(f"the given answers have {given:,} tokens: it learns from all of them")
         before = self.before.tokens if self.before else 0
-        told = estimate(shape, found, tokens, request.passes, given=given, before=before)
+        told = estimate(shape, found, tokens, request.passes, held=held, given=given, before=before)
         self._require_sense(told)
         begun = TrainingChoices(
             terms=self._terms(),
             tokens=tokens,
             feed_forward=shape.feed_forward,
             drafted=shape.drafted,
-            step_s=found.step_s,
             path=str(self.target.paths[0].absolute()),
         )
         kept = _without_long(self.prompts, asked) if self.prompts.private else None
@@ -278,12 +288,14 @@ class _TrainingRun:
             head_checks.require_head(read_model(self.request.init), self.target.header)
         return same or refuse(self.request.init)
 
-    def _tokens(self, shape: HeadShape, found: TrainingCosts) -> int:
+    def _tokens(self, shape: HeadShape, found: TrainingCosts, held: int, given: int) -> int:
         request = self.request
         if request.tokens is not None:
             return request.tokens
         if request.hours is not None:
-            return tokens_within(request.hours, shape, found, request.passes)
+            return tokens_within(
+                request.hours, shape, found, request.passes, held=held, given=given
+            )
         return USUAL_TOKENS
 
     def _require_sense(self, told: Estimate) -> None:
@@ -350,6 +362,7 @@ class _TrainingRun:
         with self._writing(session) as taps:
             known = {each.prompt for each in held.samples}
             greedy = (one for one in token_ids.greedy(asked.held_out) if one.prompt not in known)
+            listener.progress("Answering the held-out prompts", None)
             for sample in write_answers(taps, TEXTS, greedy, listener.cancel):
                 held.add(sample)
             have = before = sum(one.written for one in given) + learnt.written
@@ -357,7 +370,6 @@ class _TrainingRun:
             more = token_ids.questions(asked.learnt, learnt.samples)
             writing = write_answers(taps, TEXTS, more, listener.cancel)
             while have < begun.tokens and (one := next(writing, None)) is not None:
-                self.listener.between()
                 learnt.add(one)
                 have += one.written
                 each = (time.monotonic() - began) / (have - before)
@@ -381,7 +393,7 @@ class _TrainingRun:
         held: Sequence[AnsweredText],
     ) -> None:
         """Train; afterwards the best head is in the work folder."""
-        from localspec.train.head.learning import learner  # noqa: PLC0415 - torch
+        from localspec.train.head.learning import device, learner  # noqa: PLC0415 - torch
         from localspec.train.training import Training  # noqa: PLC0415
 
         drafted = token_ids.by_frequency(samples, shape.vocab, shape.drafted)
@@ -391,7 +403,16 @@ class _TrainingRun:
             architecture = self.target.header.architecture
             tensors = beginning(shape, self.weights, architecture, drafted)
         trained = self.request.init is not None
-        learns = learner(shape, tensors, drafted, self.threads, trained=trained)
+        learns = learner(
+            *(shape, tensors, drafted, self.threads),
+            trained=trained,
+            n_bytes=learning_bytes(shape),
+        )
+        if learns.device.type != device().type:
+            self.listener.tell(
+                "the graphics card has too little memory left: the processor learns, which takes"
+                " longer than estimated"
+            )
         common = token_ids.commonest(samples)
         with self._reading(session) as taps:
             lessons = Lessons(taps, self.weights)
@@ -410,7 +431,7 @@ class _TrainingRun:
                     about=self._about(samples, begun),
                 )
 
-            training.run(self.listener.cancel, self.listener.progress, write, self.listener.between)
+            training.run(self.listener.cancel, self.listener.progress, write)
 
     def _about(
         self, samples: Sequence[AnsweredText], begun: TrainingChoices
@@ -446,6 +467,13 @@ class _TrainingRun:
             )
         out = place(self.target.paths[0], request.out)
         accepted = found.reference.first
+        if request.out is None and (before := replaced(out, self.target.paths)) > accepted:
+            raise LocalspecError(
+                f"the earlier head of this target stays: {formats.percent(before)} of its first"
+                f" tokens are accepted, and {formats.percent(accepted)} of the new one's",
+                "Train anew with more --tokens (--anew), or name a file for this head"
+                " (--resume -o FILE).",
+            )
         rewritten(self.work.head, out, {trained_heads.ACCEPTED: accepted})
         name = record(self.target.paths, out)
         self.work.leave()

@@ -10,8 +10,11 @@ from typing import Final
 
 from localspec import private
 from localspec.drafter_names import NONE
+from localspec.errors import LocalspecError
 from localspec.pairs.disk import folders, installed, trained_heads
+from localspec.pairs.disk.fingerprint import fingerprint
 from localspec.pairs.disk.installed import InstalledModel, InstalledPair
+from localspec.pairs.gguf.header import read_header
 from localspec.pairs.names import catalogue
 from localspec.pairs.names.reserved_names import FORMER_STARTER, STARTER
 
@@ -38,6 +41,20 @@ def place(target: Path, out: Path | None) -> Path:
         for draft in pair.drafts
     )
     return trained_heads.folder() / f"{_numbered(target.stem, {*others})}{_ENDING}"
+
+
+def replaced(head: Path, target: tuple[Path, ...]) -> float:
+    """The acceptance of the head in the place of a new one (see `ACCEPTED`); 0 without one.
+
+    Args:
+        head: the place.
+        target: a head of another target has none.
+    """
+    try:
+        made = trained_heads.made_for(read_header(head))
+    except (LocalspecError, OSError):
+        return 0.0
+    return made.accepted or 0.0 if made and made.hash == fingerprint(target) else 0.0
 
 
 def record(target: tuple[Path, ...], head: Path) -> str:

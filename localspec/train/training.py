@@ -13,13 +13,14 @@ from localspec.engine.cancel import Cancel
 from localspec.errors import LocalspecError
 from localspec.loading.model_loader import Progress
 from localspec.safe_text import reason
+from localspec.train.estimate import JUDGED
 from localspec.train.head.learning import Acceptance, HeadLearner
 from localspec.train.texts.answers import AnsweredText
 from localspec.train.texts.lessons import Lessons, batches
 from localspec.train.training_folder import TrainingFolder
 
 _SAVE_S: Final = 30.0
-_JUDGED: Final = 20  # evaluations per training
+_BETWEEN_SAVES: Final = 20  # times as long as a save takes: gigabytes for a large head
 _SMOOTH: Final = 0.05
 _PAUSE_S: Final = 60.0  # a longer step means that the machine slept
 
@@ -103,30 +104,22 @@ class Training:
         """Total number of steps."""
         return len(self._batches)
 
-    def run(
-        self,
-        cancel: Cancel,
-        progress: Progress,
-        write: Callable[[], None],
-        between: Callable[[], None],
-    ) -> None:
+    def run(self, cancel: Cancel, progress: Progress, write: Callable[[], None]) -> None:
         """Train to the end; the end and every interruption write a checkpoint.
 
         Args:
             cancel: stops it after the current step.
             progress: called after every step.
             write: writes the head in its present state; called when it is the best so far.
-            between: called before every step.
 
         Raises:
             Cancelled: `cancel` was set; a checkpoint was written.
             OSError: a checkpoint or the head cannot be written.
         """
-        now, saved = self.standing, time.monotonic()
-        every = max(1, self.steps // _JUDGED)
+        now, due = self.standing, time.monotonic() + _SAVE_S
+        every = max(1, self.steps // JUDGED)
         try:
             while now.step < self.steps:
-                between()
                 cancel.check()
                 started = time.monotonic()
                 self._step()
@@ -134,9 +127,10 @@ class Training:
                     self._judge(write)
                 now.seconds += min(_PAUSE_S, time.monotonic() - started)
                 progress(self._words(), now.step / self.steps)
-                if time.monotonic() - saved > _SAVE_S:
+                if (began := time.monotonic()) > due:
                     self.save()
-                    saved = time.monotonic()
+                    took = time.monotonic() - began
+                    due = time.monotonic() + max(_SAVE_S, _BETWEEN_SAVES * took)
         finally:
             self.save()
 

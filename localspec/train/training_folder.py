@@ -43,7 +43,6 @@ class TrainingChoices(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         tokens: of answers.
-        step_s: seconds per step of the head; 0 if not measured.
         path: of the target's first file; empty in older records.
     """
 
@@ -51,7 +50,6 @@ class TrainingChoices(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
     feed_forward: int
     drafted: int
-    step_s: float
     path: str = ""
 
 

@@ -21,10 +21,8 @@ class TrainingListener:
         tell: receives sentences for the user.
         progress: receives each step and its share done.
         cancel: stops the training, which can be resumed later.
-        between: called before every step of the training.
     """
 
     tell: Say
     progress: Progress
     cancel: Cancel
-    between: Callable[[], None] = lambda: None

@@ -72,7 +72,7 @@ def main() -> None:
         force=True,
         threads=1,
     )
-    pipeline.train(request, TrainingListener(said.append, look, Cancel(), look))
+    pipeline.train(request, TrainingListener(said.append, look, Cancel()))
     look()
     told = next(sentence for sentence in said if " of memory" in sentence)
     took = {"told": told, "memory": machine.peak_resident(), "disk": disk - before}

@@ -139,9 +139,9 @@ class HeadLearner:
         """
         found = Acceptance()
         for lesson in lessons:
-            hits = self.hits(lesson, SCORED)
             texts, places, starts = self._at(lesson)
             likeliest = torch.from_numpy(lesson.logits.argmax(-1)).to(self.device)
+            hits = self.hits(lesson, likeliest, SCORED)
             table = torch.zeros(
                 (SCORED, *lesson.states.shape[:2]), dtype=torch.bool, device=self.device
             )
@@ -159,13 +159,12 @@ class HeadLearner:
         return found
 
     @torch.no_grad()
-    def hits(self, lesson: Lesson, steps: int) -> list[Tensor]:
+    def hits(self, lesson: Lesson, likeliest: Tensor, steps: int) -> list[Tensor]:
         """Whether each step's likeliest token is the target's, at each of the lesson's positions.
 
         Step j at a position belongs to the draft that began j positions before it.
         """
         texts, places, _ = self._at(lesson)
-        likeliest = torch.from_numpy(lesson.logits.argmax(-1)).to(self.device)
         drafts = self._unroll(lesson, steps)
         return [
             self._right(self.network.scores(rows[texts, places - 1]), likeliest) for rows in drafts
@@ -221,20 +220,26 @@ class HeadLearner:
         return more
 
 
-def device() -> torch.device:
-    """The device to train on: a graphics card, Apple's GPU, or the CPU."""
-    if torch.cuda.is_available():
+def device(n_bytes: int = 0) -> torch.device:
+    """The device to train on: a graphics card with `n_bytes` free, Apple's GPU, or the CPU."""
+    if torch.cuda.is_available() and torch.cuda.mem_get_info()[0] >= n_bytes:
         return torch.device("cuda")
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
 def learner(
-    shape: HeadShape, tensors: Tensors, drafted: Sequence[int], threads: int, *, trained: bool
+    shape: HeadShape,
+    tensors: Tensors,
+    drafted: Sequence[int],
+    threads: int,
+    *,
+    trained: bool,
+    n_bytes: int = 0,
 ) -> HeadLearner:
-    """A head on this machine's fastest device, with `threads` threads on the CPU."""
+    """A head on this machine's fastest device with `n_bytes` free; on the CPU with `threads`."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    return HeadLearner(HeadNetwork(shape, tensors), drafted, device(), trained=trained)
+    return HeadLearner(HeadNetwork(shape, tensors), drafted, device(n_bytes), trained=trained)
 
 
 def speed(threads: int) -> float:

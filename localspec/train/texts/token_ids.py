@@ -12,6 +12,7 @@ import msgspec
 from localspec.chat.conversation import Message, Role
 from localspec.chat.history.store import Store
 from localspec.chat.prompt.template import ChatTemplate
+from localspec.chat.prompt.tool_prompt import ToolPrompt
 from localspec.engine.llama import Model
 from localspec.errors import LocalspecError
 from localspec.safe_text import decoded, reason
@@ -61,11 +62,23 @@ class AskedIds(NamedTuple):
 def prompt_ids(
     template: ChatTemplate, prompts: Sequence[Sequence[Message]]
 ) -> list[tuple[int, ...]]:
-    """The ids of prompts as the target reads them, none for one that is too long or empty."""
-    found = []
+    """The ids of prompts as the target reads them in the chat.
+
+    None for a prompt that is empty or too long, and for a conversation that its template refuses,
+    as some refuse the results of tools.
+
+    Raises:
+        LocalspecError: the template refuses a prompt of one message.
+    """
+    found, tools = list[tuple[int, ...]](), ToolPrompt(template.dialect)
     for messages in prompts:
-        ids = template.tokenize(template.render(messages)) if messages else []
-        found.append(tuple(ids) if 0 < len(ids) <= LONGEST_PROMPT else ())
+        ids: Sequence[int] = ()
+        try:
+            ids = template.tokenize(template.render(tools.told(messages))) if messages else ()
+        except LocalspecError:
+            if len(messages) == 1:
+                raise
+        found.append(tuple(ids) if len(ids) <= LONGEST_PROMPT else ())
     return found
 
 
