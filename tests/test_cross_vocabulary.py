@@ -376,6 +376,22 @@ def test_after_much_that_was_copied_the_draft_keeps_what_it_knows_before(
     assert len(context.tokens) == found.cached + found.read  # nothing is read twice
 
 
+def test_what_was_read_of_another_text_is_not_taken_for_the_next(
+    contexts: dict[str, Context],
+) -> None:
+    """The engine tells of a round in which the draft could not say the text, too."""
+    target, context = contexts["target"].model, contexts["smaller"]
+    drafter = CrossVocabularyDrafter(context, VocabularyMap(target, context.model))
+    one = target.tokenize("The boat went out. " * 9, add_special=True, parse_special=False)
+    other = target.tokenize("A cat sat on the mat.", add_special=True, parse_special=False)
+    drafter.begin(one, argmax_proposer, Cancel(), anew=True)
+    drafter.propose(one, Plan(1, drafter.name, whole=True))
+    drafter.begin(other, argmax_proposer, Cancel())
+    pending = drafter.state(other).pending_tokens
+    drafter.observe([*other, 5], 0)
+    assert drafter.state([*other, 5]).pending_tokens == pending + 1 > 3
+
+
 def of_a_narrow_draft(
     contexts: dict[str, Context], strange: Model, n_ctx: int, text: str, n: int
 ) -> list[Round]:

@@ -52,6 +52,17 @@ def auto(
     )
 
 
+def test_a_draft_whose_passes_show_nothing_is_given_up() -> None:
+    """So it is where its logits are no distribution."""
+    policy, drafted = auto(), 0
+    policy.begin(follow_clock=False)
+    for _ in range(300):
+        asked = policy.plan(Situation(room=50)).limit > 0
+        drafted += asked
+        policy.observe(replace(round_of(0, 0, passes=int(asked)), confidences=(), chances=()))
+    assert 0 < drafted < 90  # cheap guesses pay even if few are right
+
+
 # ---------------------------------------------------------------- calibration
 
 

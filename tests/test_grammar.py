@@ -20,7 +20,7 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.model_drafter import ModelDrafter
 from localspec.engine.grammars import lark
 from localspec.engine.grammars.constraint import Course
-from localspec.engine.grammars.grammar_reader import GrammarReader
+from localspec.engine.grammars.grammar_reader import GrammarReader, require_grammar
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context, Model
 from localspec.engine.llama.grammar import LlamaGrammar, check_grammar
@@ -84,6 +84,31 @@ def test_states_along_a_draft_are_made_once() -> None:
     assert course.state.last == 4
     course.commit([])
     assert course.after([5]) is not None
+
+
+def test_of_a_long_text_no_states_are_kept_on_the_way() -> None:
+    """A state of llguidance may be as large as the text before it."""
+    alive, most = 0, 0
+
+    class Counted(Multiples):
+        def __init__(self, last: int = 7) -> None:
+            nonlocal alive, most
+            super().__init__(last)
+            alive += 1
+            most = max(most, alive)
+
+        def __del__(self) -> None:
+            nonlocal alive
+            alive -= 1
+
+        def after(self, token: int) -> Counted:
+            return Counted(token)
+
+    course = Course(Counted())
+    course.after([2, 3])
+    course.commit(range(2, 1000))
+    assert cast(Counted, course.state).last == 999
+    assert most <= 5
 
 
 @given(st.integers(1, 3000), st.integers(2, 9), st.integers(0, 999), st.sampled_from([0, 1, 5, 40]))
@@ -236,11 +261,33 @@ def test_a_bad_grammar_is_refused_with_its_reason(
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.parametrize(
+    "rule",
+    [
+        r'%mark "\d"',
+        '%json {"x-localspec": 3, "type": "object"}',
+        '%json {"x-localspec": {"separators": 5}, "type": "object"}',
+        '%json {"x-localspec": {"as_came": 5}, "oneOf": [{"type": "null"}]}',
+        '%json {"type": ',
+    ],
+)
+def test_what_cannot_be_read_inside_a_grammar_is_a_wrong_use(rule: str) -> None:
+    with pytest.raises(UsageError, match="the grammar is not valid"):
+        require_grammar(f"%llguidance {{}}\nstart: {rule}")
+
+
+@pytest.mark.parametrize("gbnf", ['root ::= "a" !<[5]>*', "root ::= <think> [a-z]+"])
+def test_a_grammar_that_names_tokens_is_refused(gbnf: str) -> None:
+    """llama.cpp ends the process at a token that goes on from characters into a named one."""
+    with pytest.raises(UsageError, match="it names tokens, for which only llguidance"):
+        check_grammar(gbnf)
+    check_grammar('root ::= "<" [<] # <')
+
+
 def test_good_grammars_pass_the_check() -> None:
     check_grammar(LETTERS)
     check_grammar(ANIMAL)
     check_grammar('root ::= "{3,2}" [{3,2}(] "\\"(" # (((( {3,2}' + "(" * 2000)
-    check_grammar("root ::= <[1]>")  # a token of the model that will be loaded
 
 
 def test_bytes_that_make_no_text_are_never_allowed(target_model: Model) -> None:

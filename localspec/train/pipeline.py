@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from localspec import formats, machine
 from localspec.chat.conversation import Message
@@ -68,6 +68,9 @@ from localspec.train.training_folder import (
 from localspec.train.training_listener import TrainingListener
 from localspec.train.training_result import TrainingResult
 from localspec.train.verdict import head_verdict
+
+if TYPE_CHECKING:
+    from localspec.train.head.learning import HeadLearner
 
 _STORE: Final = "conversations.db"
 
@@ -393,26 +396,9 @@ class _TrainingRun:
         held: Sequence[AnsweredText],
     ) -> None:
         """Train; afterwards the best head is in the work folder."""
-        from localspec.train.head.learning import device, learner  # noqa: PLC0415 - torch
-        from localspec.train.training import Training  # noqa: PLC0415
+        from localspec.train.training import Training  # noqa: PLC0415 - torch
 
-        drafted = token_ids.by_frequency(samples, shape.vocab, shape.drafted)
-        if self.request.init is not None:
-            tensors, drafted = read_head(self.request.init, shape)
-        else:
-            architecture = self.target.header.architecture
-            tensors = beginning(shape, self.weights, architecture, drafted)
-        trained = self.request.init is not None
-        learns = learner(
-            *(shape, tensors, drafted, self.threads),
-            trained=trained,
-            n_bytes=learning_bytes(shape),
-        )
-        if learns.device.type != device().type:
-            self.listener.tell(
-                "the graphics card has too little memory left: the processor learns, which takes"
-                " longer than estimated"
-            )
+        learns, drafted = self._learner(shape, samples)
         common = token_ids.commonest(samples)
         with self._reading(session) as taps:
             lessons = Lessons(taps, self.weights)
@@ -432,6 +418,30 @@ class _TrainingRun:
                 )
 
             training.run(self.listener.cancel, self.listener.progress, write)
+
+    def _learner(
+        self, shape: HeadShape, samples: Sequence[AnsweredText]
+    ) -> tuple[HeadLearner, Sequence[int]]:
+        """The head to train, and the ids that it drafts."""
+        from localspec.train.head.learning import device, learner  # noqa: PLC0415 - torch
+
+        drafted: Sequence[int]
+        if self.request.init is not None:
+            tensors, drafted = read_head(self.request.init, shape)
+        else:
+            drafted = token_ids.by_frequency(samples, shape.vocab, shape.drafted)
+            tensors = beginning(shape, self.weights, self.target.header.architecture, drafted)
+        learns = learner(
+            *(shape, tensors, drafted, self.threads),
+            trained=self.request.init is not None,
+            n_bytes=learning_bytes(shape),
+        )
+        if learns.device.type != device().type:
+            self.listener.tell(
+                "the graphics card has too little memory left: the processor learns, which takes"
+                " longer than estimated"
+            )
+        return learns, drafted
 
     def _about(
         self, samples: Sequence[AnsweredText], begun: TrainingChoices

@@ -88,7 +88,7 @@ class CrossVocabularyDrafter:
         self._excerpt.room = self.context.n_ctx
         held = self._spelling.tokens[: max(0, self._read - self._excerpt.left_out)]
         same = self._excerpt.resume(held, tokens)
-        self._read = self._excerpt.left_out + same
+        self._read = self._held = self._excerpt.left_out + same
 
     def state(self, tokens: Sequence[int]) -> DrafterState:
         """What was not read yet, and what is left out, in the target's tokens."""

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from localspec.engine.common_prefix import common_prefix
 from localspec.errors import EngineError
 
 
@@ -179,6 +180,12 @@ class Course:
         return self._states[len(drafted)]
 
     def commit(self, tokens: Sequence[int]) -> None:
-        """Commit `tokens`: later states follow them."""
-        self.state = self.after(tokens)
+        """Commit `tokens`: later states follow them.
+
+        Of many tokens at once only the last state is kept: each may be as large as the text.
+        """
+        same = common_prefix(self._drafted, tokens)
+        self.state = self._states[same]
+        for token in tokens[same:]:
+            self.state = self.state.after(token)
         self._drafted, self._states = [], [self.state]

@@ -12,6 +12,7 @@ from functools import cached_property, lru_cache
 from typing import Any, Protocol
 from urllib.parse import unquote
 
+import msgspec
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
@@ -215,7 +216,7 @@ def _resolved(grammar: str, divided: Callable[[str], list[str | int]]) -> str:
     while found := _WORDS.search(grammar, at):
         written, at = written + grammar[at : found.start()], found.end()
         if found["mark"]:
-            parts = divided(json.loads(found["mark"]))
+            parts = divided(_decoded(found["mark"], 0)[0])
             written += _sequence(parts) if found["kind"] == "mark" else texts.until(parts)
         elif found["json"]:
             schema, at = _decoded(grammar, at)
@@ -247,12 +248,21 @@ class _Texts:
         return f"/(?s:.*){ahead}/ {_sequence(parts[token:])}"
 
 
-def _decoded(grammar: str, at: int) -> tuple[dict[str, Any], int]:
+def _decoded(grammar: str, at: int) -> tuple[Any, int]:
     try:
-        found: tuple[dict[str, Any], int] = json.JSONDecoder().raw_decode(grammar, at)
+        found: tuple[Any, int] = json.JSONDecoder().raw_decode(grammar, at)
     except (ValueError, RecursionError) as error:
-        raise _refusal(f"a schema is not JSON: {error}") from None
+        raise _refusal(f"a schema or a mark is not JSON: {error}") from None
     return found
+
+
+class _AboutSchema(msgspec.Struct, frozen=True):
+    """What `lark.json_value` writes into a schema."""
+
+    place: str = ""
+    strict: bool = True
+    as_came: dict[str, Any] = {}
+    separators: tuple[str, str] | None = None
 
 
 def _enforceable(schema: dict[str, Any]) -> dict[str, Any]:
@@ -261,10 +271,13 @@ def _enforceable(schema: dict[str, Any]) -> dict[str, Any]:
     Raises:
         SchemaError: it is strict and cannot be enforced.
     """
-    about = {"place": "", "strict": True, "as_came": {}, **schema.pop(lark.PLACE, {})}
-    form = _form(about.get("separators"))
+    try:
+        about = msgspec.convert(schema.pop(lark.PLACE, {}), _AboutSchema)
+    except msgspec.ValidationError as error:
+        raise _refusal(f"{lark.PLACE}: {error}") from None
+    form = _form(about.separators)
     shared = {name: schema[name] for name in lark.SHARED if isinstance(schema.get(name), dict)}
-    if not about["strict"]:
+    if not about.strict:
         shared = {
             name: {key: _loosened(part, shared) for key, part in parts.items()}
             for name, parts in shared.items()
@@ -275,11 +288,11 @@ def _enforceable(schema: dict[str, Any]) -> dict[str, Any]:
         path, part = _innermost(schema, shared)
         words = sorted(part, key=lambda word: word == "type")
         words = [word for word in words if not _wrong({**shared, **_without(part, word)}, _STRICT)]
-        raise _not_taken(next(iter(words), ""), _reason(wrong), about["place"], path)
-    for path, way, other in _ways(schema, about["as_came"]):
-        if _wrong(_both(way, other, shared, about["as_came"]), _STRICT):
+        raise _not_taken(next(iter(words), ""), _reason(wrong), about.place, path)
+    for path, way, other in _ways(schema, about.as_came):
+        if _wrong(_both(way, other, shared, about.as_came), _STRICT):
             reason = "a value of one alternative may also conform to another"
-            raise _not_taken("oneOf", reason, about["place"], path)
+            raise _not_taken("oneOf", reason, about.place, path)
     return {**schema, "x-guidance": {**_STRICT, **form}}
 
 

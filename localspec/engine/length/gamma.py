@@ -76,6 +76,8 @@ class FixedGamma:
 
 # docs/measurements/README.md has the effect of halving and of doubling each number here.
 
+_WRONG = (0.0,), (0.0,)  # the confidence and the chance of a guess that cannot be right
+
 # The memory of lambda and of the shown figures, in rounds. With 80 instead of 40, texts of many
 # kinds lose 0.9 %; with 20, texts that change within an answer lose 0.3 %.
 _FADE = 1 - 1 / 40
@@ -287,7 +289,9 @@ class AutoGamma:
             self._count(done)
         if done.draft_passes or done.kept:
             track = self._tracks[done.drafter]
-            track.calibration.learn(done.confidences, done.chances)
+            # A pass that shows nothing, such as one without a distribution, is a wrong guess.
+            shown = done.confidences or not done.draft_passes
+            track.calibration.learn(*((done.confidences, done.chances) if shown else _WRONG))
             track.agreement.learn(done.path_confidences, done.path_chances)
 
     def _count(self, done: Round) -> None:

@@ -63,7 +63,7 @@ class LlamaGrammar:
         handle = lib.llama_sampler_init_grammar(vocab, _encoded(gbnf), ROOT)
         if not handle:
             raise _refusal(section.text())
-        return cls(handle, _LlamaVocabulary.of(model, by_id="<[" in gbnf))
+        return cls(handle, _LlamaVocabulary.of(model))
 
     def allowed(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of `ids` (k,) may come next: (k,). After the end all may: the text is complete."""
@@ -146,8 +146,8 @@ class _LlamaVocabulary:
     ends: frozenset[int]
 
     @staticmethod
-    def of(model: Model, *, by_id: bool) -> _LlamaVocabulary:
-        """Read it from `model`; `by_id` if the grammar names tokens by id, whatever their text."""
+    def of(model: Model) -> _LlamaVocabulary:
+        """Read it from `model`."""
         vocab = lib.llama_model_get_vocab(model.handle)
         n, ends = model.n_vocab, model.end_tokens
         hidden = np.array([lib.llama_vocab_is_control(vocab, i) for i in range(n)], np.bool_)
@@ -156,7 +156,7 @@ class _LlamaVocabulary:
         single = np.full(256, -1, np.int64)
         for token in range(n):
             text = model.piece(token)
-            if text and token not in ends and not by_id:
+            if text and token not in ends:
                 first[token], last[token] = text[0], text[-1]
                 hidden[token] |= _NO_TEXT.search(text) is not None
                 if len(text) == 1 and text[0] < 128:
@@ -192,7 +192,7 @@ def check_grammar(gbnf: str) -> None:
         written = caught.read().decode("utf-8", "replace")
     if handle:
         lib.llama_sampler_free(handle)
-    elif "no vocab to parse token" not in written:
+    else:
         reason = written.partition("error parsing grammar: ")[2].partition("\n\n")[0]
         raise _refusal(" ".join(reason.split())[:200] or section.text())
 
@@ -202,6 +202,8 @@ def _encoded(gbnf: str) -> bytes:
     if not raw.strip() or b"\0" in raw:
         raise _refusal("it is empty" if not raw.strip() else "it contains a zero byte")
     bare = _WRITTEN.sub("", gbnf)
+    if "<" in bare:  # llama.cpp lets a token come that it then ends the process for
+        raise _refusal("it names tokens, for which only llguidance's Lark has a word, %mark")
     if max(accumulate(((char == "(") - (char == ")") for char in bare), initial=0)) > _DEEPEST:
         raise _refusal(f"its brackets are more than {_DEEPEST} deep")
     if bare.count("::=") > _MOST_RULES:
