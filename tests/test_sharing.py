@@ -82,6 +82,14 @@ def test_what_was_measured_is_read_back() -> None:
     assert len(to_json(made)) < 4000
 
 
+def test_an_interval_that_tells_nothing_ends_at_what_can_be_true() -> None:
+    wide = arm("on", KINDS["edit"], {"edit": MeanInterval(1.4, 1e-3, 2e3)})
+    made = shared(measured(replace(wide, drafters=(("lookup", "lookup"),))))
+    gain = made.arms[0].gains[0]
+    assert (gain.low, gain.high) == (0.02, 50.0)
+    assert read_shared(to_json(made).encode()) == made
+
+
 def test_nothing_in_it_names_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("getpass.getuser", lambda: "Theodora")
     monkeypatch.setattr("platform.node", lambda: "attic-7.example")

@@ -218,7 +218,8 @@ def interval(groups: Mapping[str, Sequence[float]], error: float = 0.0) -> MeanI
     Prompts are resampled within each kind, as the kinds are fixed; if a kind has a single prompt,
     from all kinds together, as many for each as it has. Deviations are multiplied by
     sqrt(n / (n - 1)), the factor by which a bootstrap of n values is too narrow (Efron and
-    Tibshirani, An Introduction to the Bootstrap, chapter 5.3).
+    Tibshirani, An Introduction to the Bootstrap, chapter 5.3), and spread as Student's t: how far
+    few prompts lie apart is itself uncertain, and 95 % of six would hold the truth 88 times in 100.
 
     Args:
         groups: the ratios of each kind's prompts, all positive, by kind.
@@ -235,7 +236,8 @@ def interval(groups: Mapping[str, Sequence[float]], error: float = 0.0) -> MeanI
         return MeanInterval(math.exp(mean))
     random = np.random.default_rng(_SEED)
     pools = [[group] for group in logs] if min(map(len, logs)) > 1 else [logs]
-    drawn = np.mean([_draw(pool, random) for pool in pools], axis=0)
+    draws = np.array([_draw(pool, random) for pool in pools])
+    drawn = draws.mean(axis=0) * _student(draws, [sum(map(len, pool)) for pool in pools], random)
     drawn += error * random.standard_t(sum(map(len, logs)) - 1, _DRAWS)
     low, high = np.percentile(drawn, (_LOW, _HIGH))
     return MeanInterval(math.exp(mean), math.exp(mean + float(low)), math.exp(mean + float(high)))
@@ -251,3 +253,16 @@ def _draw(kinds: Sequence[NDArray[np.float64]], random: np.random.Generator) -> 
         off[random.integers(0, n, (_DRAWS, n))], axis=1, weights=weights
     )
     return means
+
+
+def _student(
+    draws: NDArray[np.float64], sizes: Sequence[int], random: np.random.Generator
+) -> NDArray[np.float64]:
+    """Factors that spread the mean of `draws` as Student's t, where normal draws were as spread.
+
+    The degrees of freedom are Welch's (Biometrika 34, 1947), as kinds may differ in their spread.
+    """
+    spread = draws.var(axis=1)
+    free = spread.sum() ** 2 / (spread**2 / (np.array(sizes) - 1)).sum() if spread.any() else 1.0
+    factors: NDArray[np.float64] = np.sqrt(free / random.chisquare(free, _DRAWS))
+    return factors

@@ -12,11 +12,13 @@ import msgspec
 
 from localspec.bench import prompt_sets
 from localspec.bench.sharing.shared_report import (
+    FASTEST,
     MOST_BUILD,
     MOST_SIZE,
     MOST_TEXT,
     PRIVATE,
     SHOWN,
+    SLOWEST,
     SharedGain,
     SharedReport,
     drafted,
@@ -27,7 +29,6 @@ from localspec.safe_text import decoded, reason
 MOST_BYTES: Final = 64 << 10
 _LEAST_S, _MOST_S = 1e-6, 600.0  # seconds of a pass
 _CHEAPEST, _DEAREST = 0.5, 4.0  # T(n) over T(1), and over n T(1)
-_SLOWEST, _FASTEST = 0.02, 50.0  # speed-ups
 _DIGITS = 100  # of a whole number
 _HASH: Final = re.compile("[0-9a-f]{64}")
 
@@ -185,7 +186,7 @@ def _check_gains(gains: Sequence[SharedGain]) -> None:
         low, high = gain.low, gain.high
         _require((low is None) == (high is None), "an interval has one end")
         ends = (gain.speedup if low is None else low, gain.speedup if high is None else high)
-        possible = _SLOWEST <= ends[0] <= gain.speedup <= ends[1] <= _FASTEST
+        possible = SLOWEST <= ends[0] <= gain.speedup <= ends[1] <= FASTEST
         _require(possible, f"the speed-up for {gain.kind} or its interval cannot be true")
         shares = gain.acceptance is None or 0 <= gain.acceptance <= 1
         _require(shares, f"the acceptance for {gain.kind} is not a share")

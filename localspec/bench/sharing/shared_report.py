@@ -26,6 +26,9 @@ _FORMAT: Final = "localspec-share-1"
 MOST_TEXT, MOST_BUILD, MOST_SIZE = 160, 1000, 64
 """Characters of a text and of the build, tokens of a pass."""
 
+SLOWEST, FASTEST = 0.02, 50.0
+"""The speed-ups that can be true."""
+
 PRIVATE: Final = re.compile(
     r"://|\w@\w|\\|<|>|`|\]\s*[(\[]"  # addresses with a scheme, of mail, paths of Windows, markup
     r"|/\S*/|(^|[\s\"'(=])(~\S*|\.{1,2}|[A-Za-z]:\S*)/"  # other paths
@@ -199,12 +202,19 @@ def _distinct(arms: Iterable[SharedArm]) -> tuple[SharedArm, ...]:
 
 def _arm(arm: ArmReport) -> SharedArm:
     gains = tuple(
-        SharedGain(row.kind, row.prompts, its.value, its.low, its.high, row.acceptance)
+        SharedGain(
+            row.kind, row.prompts, its.value, _true(its.low), _true(its.high), row.acceptance
+        )
         for row in arm.kinds
         if (its := row.speedup) is not None
     )
     drafters = "+".join(_impersonal(name) or kind for kind, name in arm.drafters)
     return SharedArm(one_line(drafters, MOST_TEXT - 4), arm.gamma, gains)
+
+
+def _true(end: float | None) -> float | None:
+    """The end of an interval within what can be true: that of two prompts may be without bounds."""
+    return None if end is None else min(max(end, SLOWEST), FASTEST)
 
 
 def _model(model: Mapping[str, Any]) -> SharedModel:
