@@ -52,6 +52,17 @@ def test_a_quick_bench_asks_questions_that_its_drafters_are_for(
     assert for_drafters(shipped(GENERAL), drafters) == shipped(GENERAL)
 
 
+def test_chosen_kinds_of_a_quick_bench_are_asked_whatever_drafts() -> None:
+    """They are the questions that it asks anyway, and the general ones of all other kinds."""
+    chosen = for_drafters(quick(("conversion", "edit", "story")), ["draft-1M"])
+    counts = Counter(prompt.kind for prompt in chosen.prompts)
+    assert counts == {"edit": 16, "conversion": 16, "story": 7}
+    own = {prompt.text for prompt in quick().prompts}
+    assert own > {prompt.text for prompt in chosen.prompts if prompt.kind != "story"}
+    with pytest.raises(UsageError, match="'poem'"):
+        quick(("edit", "poem"))
+
+
 def test_kinds_can_be_chosen_and_unknown_ones_are_named() -> None:
     chosen = shipped(GENERAL).only(["story", "chat"])
     assert chosen.kinds == ("chat", "story")

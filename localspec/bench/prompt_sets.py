@@ -6,7 +6,7 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, Final
@@ -165,13 +165,21 @@ def shipped(name: str) -> PromptSet:
     return _numbered(name, found)
 
 
-def quick() -> PromptSet:
-    """The questions of a quick bench of any drafter, each of at most 1,000 characters."""
-    texts: dict[str, list[str]] = {}
-    for one in (shipped(QUICK), shipped(GENERAL).only(("chat", "code"))):
-        for prompt in one.prompts:
-            texts.setdefault(prompt.kind, []).append(prompt.text)
-    return _numbered(QUICK, texts)
+def quick(kinds: Sequence[str] = ()) -> PromptSet:
+    """The questions of a quick bench of any drafter, each of at most 1,000 characters.
+
+    Args:
+        kinds: only these, whatever drafts; of kinds that it lacks the general questions.
+
+    Raises:
+        UsageError: a kind does not exist.
+    """
+    own, texts = shipped(QUICK), dict[str, list[str]]()
+    more = (prompt for prompt in shipped(GENERAL).prompts if prompt.kind != "edit")  # long ones
+    for prompt in (*own.prompts, *more):
+        texts.setdefault(prompt.kind, []).append(prompt.text)
+    whole = _numbered(QUICK, texts)
+    return replace(whole.only(kinds), name=f"{QUICK}, by kind") if kinds else whole.only(own.kinds)
 
 
 def for_drafters(prompts: PromptSet, drafters: Iterable[str]) -> PromptSet:

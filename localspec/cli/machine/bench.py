@@ -210,19 +210,16 @@ def _request(given: dict[str, Any], started: float) -> BenchRequest:
 
 
 def _prompts(given: dict[str, Any]) -> PromptSet:
-    """The prompts: those of a file, else the general ones.
+    """The prompts: those of a file, else of the quick bench or the general ones.
 
     Raises:
         LocalspecError: the file cannot be used, or a kind does not exist.
     """
-    own = given["prompts"]
-    if own is not None:
-        chosen = prompts.read(own)
-    elif given["quick"] and not given["kinds"]:
-        chosen = prompts.quick()
+    own, kinds = given["prompts"], given["kinds"]
+    if own is None and given["quick"]:
+        chosen = prompts.quick(kinds)
     else:
-        chosen = prompts.shipped(prompts.GENERAL)
-    if given["kinds"]:
-        chosen = chosen.only(given["kinds"])
+        chosen = prompts.shipped(prompts.GENERAL) if own is None else prompts.read(own)
+        chosen = chosen.only(kinds) if kinds else chosen
     ignore_end = given["ignore_end"]
     return chosen if ignore_end is None else replace(chosen, ignore_end=ignore_end)
