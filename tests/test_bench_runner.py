@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -21,13 +23,14 @@ from localspec.bench.report_files import document
 from localspec.bench.result import INTERRUPTED, OFF, OUT_OF_TIME, SETTLED, BenchReport
 from localspec.bench.runner import BeforeAsking, Runner
 from localspec.bench.tables import text
+from localspec.chat.session.pair import LoadedAdapter
 from localspec.chat.session.session import Session
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.profile import Timing
 from localspec.errors import Cancelled
 from localspec.loading.load import load_another_draft, load_session
 from localspec.loading.load_request import LoadRequest
-from tests.support import toy
+from tests.support import ggufs, toy
 from tests.support.gguf_models import write_random_llama
 from tests.support.rounding import round_by
 
@@ -92,7 +95,7 @@ def test_every_question_is_answered_off_and_on_in_turns(usual: tuple[BenchReport
     names = [prompt.name for prompt in THREE.prompts]
     assert len(order) == 12
     assert [name for name, _ in order[::2]] == names * 2
-    assert " ".join(arm for _, arm in order) == "off on on off on off off on off on on off"
+    assert " ".join(arm for _, arm in order) == "off on on off on off on off on off off on"
     assert [name for name, *_ in asked] == names * 2
     assert [done for _, done, _, _ in asked] == list(range(6))
     assert {total for _, _, total, _ in asked} == {6}
@@ -100,6 +103,23 @@ def test_every_question_is_answered_off_and_on_in_turns(usual: tuple[BenchReport
     assert all(left_s is not None and left_s > 0 for *_, left_s in asked[1:])
     assert all(each.stats.generated_tokens == 24 for each in report.runs)
     assert report.agreement.compared == report.agreement.same == 3
+
+
+def test_every_setting_comes_first_equally_often_in_each_kind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With four kinds the order would always be the same in each if all questions counted."""
+    first: dict[str, list[str]] = {kind: [] for kind in "abcd"}
+
+    def ask(_: Runner, prompt: BenchPrompt, _repeat: int, order: list[str], *__: object) -> None:
+        first[prompt.kind].append(order[0])
+
+    monkeypatch.setattr(Runner, "_ask", ask)
+    arms: Any = ["off", "on"]
+    prompts = [BenchPrompt(f"{kind}-{n}", kind, "") for n in range(2) for kind in first]
+    Runner(arms, request().settings(frozenset()), Cancel()).run(prompts, 2)
+    assert [its.count("off") for its in first.values()] == [2, 2, 2, 2]
+    assert [its[0] for its in first.values()] == ["off", "on", "on", "off"]
 
 
 def test_the_parts_of_the_time_are_the_wall_time(usual: tuple[BenchReport, Asked]) -> None:
@@ -292,13 +312,34 @@ def test_partings_are_counted_with_their_margins(
 def test_nothing_private_stands_in_a_report(
     session: Session, usual: tuple[BenchReport, Asked], tmp_path: Path
 ) -> None:
-    said = json.dumps(document(usual[0]))
+    adapter = LoadedAdapter(str(tmp_path / "adapter.gguf"), 0.5, "ef" * 32)
+    pair = replace(session.pair, loaded=replace(session.pair.loaded, lora=(adapter,)))
+    where = benchmark._environment([SimpleNamespace(pair=pair)])  # type: ignore[list-item]
+    assert where["loaded_with"]["lora"] == ({"scale": 0.5, "sha256": "ef" * 32},)
+    said = json.dumps(document(replace(usual[0], environment=where)))
     model = session.pair.target.model.path
     private = [str(model), str(model.parent), str(Path.home()), str(tmp_path), model.name]
     assert not [each for each in private if each in said]
     assert THREE.prompts[0].text not in said
     for told in ("sha256", "machine", "llama_cpp_python", "localspec demo target"):
         assert told in said
+
+
+def test_every_drafter_is_named_once_with_all_of_its_files(
+    session: Session, tmp_path: Path
+) -> None:
+    parts = ggufs.split_model("big", 3)
+    for name, data in parts.items():
+        (tmp_path / name).write_bytes(data)
+    whole = {"general.name": "Big", "split.count": "3"}
+    big = SimpleNamespace(path=tmp_path / min(parts), name="b", description="b", metadata=whole)
+    several = {"draft": session.pair.draft, "draft-2": SimpleNamespace(model=big)}
+    pair = replace(session.pair, drafts=several)
+    sessions: Any = [SimpleNamespace(pair=each) for each in (pair, session.pair, pair)]
+    small, found = benchmark._environment(sessions)["drafts"]
+    assert small == benchmark._environment([session])["drafts"][0]
+    assert found["file_bytes"] == sum(map(len, parts.values()))
+    assert found["sha256"] == hashlib.sha256(b"".join(parts.values())).hexdigest()
 
 
 def test_what_has_no_name_of_its_own_is_shared_without_one(

@@ -41,7 +41,7 @@ from localspec.loading.load import check, load_another_draft, load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements.tuning import wait_for_calm
 from localspec.loading.model_loader import Progress
-from localspec.pairs.gguf.header import read_model
+from localspec.pairs.gguf.header import read_model, split_names
 from localspec.safe_text import one_line
 
 # Larger files are identified by their size and first mebibyte, as hashing all would take minutes.
@@ -278,8 +278,10 @@ def _agreement(outcome: BenchOutcome, request: BenchRequest) -> AnswersAgree:
 
 def _environment(sessions: Sequence[Session]) -> dict[str, Any]:
     """Machine, backend, versions and models, without paths, user or host name."""
-    first = sessions[0].pair
-    drafts = [session.pair.draft for session in sessions if session.pair.draft is not None]
+    first, loaded = sessions[0].pair, sessions[0].pair.loaded.document()
+    for adapter in loaded["lora"]:
+        del adapter["path"]
+    every = (draft.model for each in sessions for draft in each.pair.drafts.values())
     return {
         "machine": machine(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -288,25 +290,29 @@ def _environment(sessions: Sequence[Session]) -> dict[str, Any]:
         "llama_cpp_python": build(),
         "pair": one_line(first.name, 80),
         "target": _model(first.target.model),
-        "drafts": [_model(draft.model) for draft in drafts],
-        "loaded_with": first.loaded.document(),
+        "drafts": [_model(model) for model in {each.path: each for each in every}.values()],
+        "loaded_with": loaded,
     }
 
 
 def _model(model: Model) -> dict[str, Any]:
-    """A model's name, and the size and hash of its file."""
-    size = model.path.stat().st_size
-    with model.path.open("rb") as file:
-        if size <= _WHOLE:
-            kind, digest = "sha256", hashlib.file_digest(file, "sha256")
-        else:
-            kind, digest = "sha256_of_first_mebibyte", hashlib.sha256(file.read(_FIRST))
+    """A model's name, and the size and hash of its file, or of all its parts as one file."""
+    split, name = int(model.metadata.get("split.count", 1)) > 1, model.path.name
+    files = [model.path.with_name(each) for each in (split_names(name) if split else [name])]
+    size, digest = sum(file.stat().st_size for file in files), hashlib.sha256()
+    whole = size <= _WHOLE
+    for path in files if whole else files[:1]:
+        with path.open("rb") as file:
+            if whole:
+                hashlib.file_digest(file, lambda: digest)
+            else:
+                digest.update(file.read(_FIRST))
     return {
         "name": one_line(model.name, 80),
         "own_name": _own_name(model),
         "type": one_line(model.description, 80),
         "file_bytes": size,
-        kind: digest.hexdigest(),
+        "sha256" if whole else "sha256_of_first_mebibyte": digest.hexdigest(),
     }
 
 

@@ -54,7 +54,7 @@ class Arm:
 
 
 def in_turn(arms: Sequence[T], turn: int) -> list[T]:
-    """The order of the arms for question `turn`: forwards and backwards, with changing starts.
+    """The order of the arms for question `turn` of a kind: forwards and backwards, with changing starts.
 
     This way a drifting machine speed favours no setting. Two arms take turns as off-on, on-off,
     on-off, off-on, ...; with more, every arm comes first, and before and after every other.
@@ -125,14 +125,17 @@ class Runner:
         """Ask everything `repeats` times, or until it is stopped."""
         outcome, begun, total = BenchOutcome(), self.clock(), len(prompts) * repeats
         settled: Collection[str] = ()
+        # Counted within each kind: over all, every question of some kinds would begin alike.
+        turns = {kind: n for n, kind in enumerate(dict.fromkeys(each.kind for each in prompts))}
         try:
-            for turn, (repeat, prompt) in enumerate(product(range(repeats), prompts)):
+            for asked, (repeat, prompt) in enumerate(product(range(repeats), prompts)):
                 self._check_time(outcome)
                 if prompt.kind in settled:
                     outcome.ended = SETTLED
                 elif prompt.name not in outcome.too_long:
-                    self.asking(prompt.name, turn, total, self._left(begun, turn, total))
-                    self._ask(prompt, repeat, in_turn(self.arms, turn), outcome)
+                    self.asking(prompt.name, asked, total, self._left(begun, asked, total))
+                    self._ask(prompt, repeat, in_turn(self.arms, turns[prompt.kind]), outcome)
+                    turns[prompt.kind] += 1
                     settled = self.settled(outcome.runs)
         except Cancelled:
             outcome.ended = INTERRUPTED
