@@ -54,7 +54,7 @@ class Arm:
 
 
 def in_turn(arms: Sequence[T], turn: int) -> list[T]:
-    """The order of the arms for question `turn` of a kind: forwards and backwards, with changing starts.
+    """The order of the arms for question `turn` of a kind: both ways, with changing starts.
 
     This way a drifting machine speed favours no setting. Two arms take turns as off-on, on-off,
     on-off, off-on, ...; with more, every arm comes first, and before and after every other.
