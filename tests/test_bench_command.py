@@ -18,7 +18,7 @@ from localspec.bench.prompt_sets import BenchRequest
 from localspec.bench.result import BenchReport
 from localspec.cli.subcommands import cli
 from localspec.engine.cancel import Cancel
-from localspec.errors import LocalspecError, UsageError
+from localspec.errors import Cancelled, LocalspecError, UsageError
 from localspec.loading.load_request import LoadRequest
 from tests.support import bench_reports, toy
 
@@ -225,6 +225,35 @@ def test_the_wait_takes_nothing_from_the_questions_and_a_busy_machine_is_named(
     assert asked[0].deadline == 157.0
     assert report.busy_cores == 1.2
     assert report.verdict[-1].startswith("Other programs kept 1.2 cores busy")
+
+
+@pytest.mark.usefixtures("scripted")
+def test_a_stop_that_ended_the_reader_too_loses_no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl+C reaches `| tee` as well."""
+
+    def gone(_: str) -> None:
+        raise BrokenPipeError
+
+    made = bench_reports.report(ended="interrupted", verdict=("It was interrupted.",))
+    monkeypatch.setattr("localspec.bench.benchmark.bench_pair", lambda *_, **__: made)
+    monkeypatch.setattr("localspec.cli.machine.bench_output.write", gone)
+    done = CliRunner().invoke(cli, ["bench", "toy"])
+    assert isinstance(done.exception, Cancelled)
+    assert "Verdict\nIt was interrupted." in done.stderr
+
+
+@pytest.mark.usefixtures("scripted")
+def test_chosen_kinds_of_a_quick_bench_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[BenchRequest] = []
+
+    def measured(_: LoadRequest, request: BenchRequest, *__: object, **___: object) -> BenchReport:
+        asked.append(request)
+        return bench_reports.report()
+
+    monkeypatch.setattr(benchmark, "bench_pair", measured)
+    assert bench("toy", "--quick", "--kinds", "conversion").exit_code == 0
+    assert asked[0].prompts.kinds == ("conversion",)
+    assert len(asked[0].prompts.prompts) == 16
 
 
 @pytest.mark.parametrize("sweep", ["12..0", "a..b", "1,,2", "", "0..64", "-1"])

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,9 +21,10 @@ from localspec.chat.events import Origin, PromptProgress, RoundText, Span
 from localspec.chat.figures.slowness import SlownessCheck
 from localspec.chat.session.session import Session
 from localspec.cli import main
-from localspec.cli.answers.answer_output import _stream
+from localspec.cli.answers.answer_output import _stream, print_answer
 from localspec.cli.standard_streams import ProgressLine, read_prompt
 from localspec.engine.cancel import Cancel
+from localspec.engine.record.stats import FinishReason
 from localspec.errors import Cancelled, OutOfMemory
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
@@ -622,6 +624,37 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
         assert running.stderr is not None
         assert running.stderr.read() == b""
     assert running.returncode == 0
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_an_answer_whose_stop_ended_the_reader_too_is_kept(
+    monkeypatch: pytest.MonkeyPatch, *, stopped: bool
+) -> None:
+    """Ctrl+C reaches `| tee` as well; without it, the reader has seen enough."""
+    kept: list[object] = []
+    found: Any = SimpleNamespace(
+        end=SimpleNamespace(reason=FinishReason.CANCELLED), peak_memory_bytes=1
+    )
+
+    class Worker:
+        def __init__(self) -> None:
+            self.stopped = stopped
+
+        def result(self, _kind: object, hear: Callable[[Any], None]) -> object:
+            hear(TurnReported(RoundText((Span("Hi.", Origin.TARGET),), round_of(0, 0))))
+            return found
+
+        def peak_memory_bytes(self, engines: int) -> int:
+            return engines
+
+    def gone(_: str) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("localspec.cli.standard_streams.write", gone)
+    monkeypatch.setattr("localspec.cli.answers.answer_output.write", gone, raising=False)
+    worker: Any = Worker()
+    assert print_answer(worker, stats=False, as_json=False, keep=kept.append) is stopped
+    assert kept == [found] * stopped
 
 
 @pytest.mark.slow

@@ -261,9 +261,14 @@ class EngineClient:
 
 
 class JobClient:
-    """An engine that does one job for one thread; `connect` starts it."""
+    """An engine that does one job for one thread; `connect` starts it.
+
+    Attributes:
+        stopped: whether `stop` was called.
+    """
 
     def __init__(self, connect: Connect = connect) -> None:
+        self.stopped = False
         self._transport = connect()
         # Of all queues only this one may be used in a signal handler.
         self._envelopes: queue.SimpleQueue[m.Envelope[m.Event] | None] = queue.SimpleQueue()
@@ -279,6 +284,7 @@ class JobClient:
 
     def stop(self) -> None:
         """Stop the job; any thread or signal handler may call this."""
+        self.stopped = True
         self._envelopes.put(None)
 
     def result(self, kind: type[T], hear: Callable[[m.Event], object]) -> T:

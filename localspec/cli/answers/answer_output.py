@@ -6,14 +6,12 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from localspec import formats
 from localspec.chat.conversation import Role
 from localspec.chat.events import Noticed, PromptProgress, RoundText
 from localspec.chat.figures.benefit import ratio, summary
 from localspec.chat.figures.figures import Figures, gamma_words, lossy_words, speedup_words
-from localspec.cli.standard_streams import ProgressLine, takes_all, warn, write, write_said
+from localspec.cli.standard_streams import ProgressLine, aside, takes_all, warn, write_said
 from localspec.engine.record.stats import FinishReason, GenerationStats, Round
 from localspec.loading.results import AnswerResult
 from localspec.process.messages import Event, ToolsCalled, TurnReported
@@ -64,16 +62,29 @@ def print_answer(
         memory = worker.peak_memory_bytes(found.peak_memory_bytes)
         if as_json:
             text = json.dumps(_document(found, memory), ensure_ascii=not takes_all(), indent=2)
-            write_said(text + "\n")
-        if stats:
-            click.echo(_summary(found, memory), err=True)
+            _put(worker, text + "\n")
     except BrokenPipeError:
         return False  # the reader (head, less) has seen enough
+    if stats:
+        aside(_summary(found, memory))
     if found.end.reason is FinishReason.REPETITION:
-        click.echo(f"notice: {_REPEATED}", err=True)
+        aside(f"notice: {_REPEATED}")
     if keep is not None:
         keep(found)
     return found.end.reason is FinishReason.CANCELLED
+
+
+def _put(worker: JobClient, text: str) -> None:
+    """Write what a model said; after a Ctrl+C, which ends a reader such as tee too, if it can be.
+
+    Raises:
+        BrokenPipeError, LocalspecError: as `write_said`.
+    """
+    try:
+        write_said(text)
+    except BrokenPipeError:
+        if not worker.stopped:
+            raise
 
 
 def _stream(worker: JobClient, call: CallTools | None, *, show: bool) -> AnswerResult:
@@ -86,7 +97,7 @@ def _stream(worker: JobClient, call: CallTools | None, *, show: bool) -> AnswerR
     def end_line() -> None:
         nonlocal last
         if last and not last.endswith("\n"):
-            write("\n")
+            _put(worker, "\n")
         last = ""
 
     def hear(event: Event) -> None:
@@ -101,7 +112,7 @@ def _stream(worker: JobClient, call: CallTools | None, *, show: bool) -> AnswerR
                 line.clear()
                 if show and round_.text:
                     last = round_.text
-                    write_said(last)
+                    _put(worker, last)
             case ToolsCalled(calls) if call is not None:
                 end_line()
                 worker.give(call(calls))

@@ -95,7 +95,12 @@ def _hand_over(
 
 def _print(report: BenchReport, *, as_json: bool) -> None:
     colour = sys.stdout is not None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    write(report_files.to_json(report) if as_json else text(report, colour=colour) + "\n")
+    try:
+        write(report_files.to_json(report) if as_json else text(report, colour=colour) + "\n")
+    except BrokenPipeError:
+        if report.ended != INTERRUPTED:
+            raise
+        aside(text(report, colour=False))  # Ctrl+C ended the reader, such as tee, as well
 
 
 def _share(report: BenchReport, path: Path) -> None:
