@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=128, help="of an answer at most")
     given = parser.parse_args()
     options = LoadRequest(pair=given.model, draft="lookup", temp=0.0, past=False)
-    known = tune(options, progress=silent, cancel=Cancel())
+    known = tune(options, progress=silent, warn=silent, cancel=Cancel())
     if known.exact_cost is None:
         raise SystemExit("--exact is not possible here, or the machine was busy.")
     print(f"Passes of up to {known.exact} tokens give equal bits.\n", flush=True)

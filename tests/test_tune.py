@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from localspec.chat.session.pair import LoadedPair, LoadRecord
+from localspec.chat.session.session import Session
 from localspec.cli.subcommands import cli
 from localspec.drafter_names import DRAFT
 from localspec.engine.cancel import Cancel
@@ -105,6 +106,13 @@ def test_beside_lookup_alone_it_says_that_nothing_else_drafts() -> None:
     text = tune("toy", "--draft", "lookup", "--threads", "1", "-c", "256").stdout
     assert "No draft model: lookup alone drafts" in text
     assert "gamma" not in text
+
+
+def test_notices_of_the_load_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Session, "notices", property(lambda _: ["a worker was left out"]))
+    done = tune("toy", "--draft", "none", "--threads", "1", "-c", "256", "--json")
+    assert "warning: a worker was left out" in done.stderr
+    assert json.loads(done.stdout)["pair"] == "toy"
 
 
 def test_a_pair_named_twice_is_wrong_usage() -> None:

@@ -82,6 +82,9 @@ def perform(
     def hear(event: TurnEvent) -> None:
         tell(TurnReported(event))
 
+    def warn(notice: str) -> None:
+        hear(Noticed(notice))
+
     found: AnswerResult | BenchReport | TunedPair
     match msgpack.decode(job, type=AnyJob):  # late imports: each job needs only its own
         case AnswerJob(request, prompt, trace) as asked:
@@ -101,7 +104,7 @@ def perform(
         case TuneJob(request):
             from localspec.loading.measurements.tuning import tune  # noqa: PLC0415
 
-            found = tune(request, progress=loading, cancel=cancel)
+            found = tune(request, progress=loading, warn=warn, cancel=cancel)
         case BenchJob(request, how):
             from localspec.bench.benchmark import bench_pair  # noqa: PLC0415
 
@@ -111,7 +114,7 @@ def perform(
                 cancel,
                 progress=loading,
                 asking=lambda *at: tell(BenchProgress(*at)),
-                warn=lambda notice: hear(Noticed(notice)),
+                warn=warn,
             )
     return msgpack.encode(found)
 

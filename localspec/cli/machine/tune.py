@@ -22,7 +22,7 @@ from localspec.cli.shared_options import (
     pair_of,
     with_options,
 )
-from localspec.cli.standard_streams import ProgressLine
+from localspec.cli.standard_streams import ProgressLine, warn
 from localspec.loading.load_request import LoadRequest
 
 if TYPE_CHECKING:
@@ -63,19 +63,24 @@ def _print_tuned(worker: JobClient, *, as_json: bool) -> None:
 
     Args:
         worker: runs the job.
-        as_json: print one JSON document, and no progress.
+        as_json: print one JSON document, and notices alone while it runs.
 
     Raises:
         LocalspecError, Cancelled: as `JobClient.result`.
     """
+    from localspec.chat.events import Noticed  # noqa: PLC0415
     from localspec.loading.results import TunedPair, tuned_text  # noqa: PLC0415
-    from localspec.process.messages import Loading  # noqa: PLC0415
+    from localspec.process.messages import Loading, TurnReported  # noqa: PLC0415
 
     line = ProgressLine()
 
     def hear(event: Event) -> None:
-        if isinstance(event, Loading) and not as_json:
-            line.step(event.step)
+        match event:
+            case Loading(step) if not as_json:
+                line.step(step)
+            case TurnReported(Noticed(notice)):
+                line.clear()
+                warn(notice)
 
     try:
         found = worker.result(TunedPair, hear)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
@@ -56,8 +56,12 @@ SHOWN = 17  # tokens of the longest decode that is reported
 _GAIN = 0.97  # another thread count must be 3 % faster, or the usual one stays
 
 
-def tune(options: LoadRequest, *, progress: Progress, cancel: Cancel) -> TunedPair:
+def tune(
+    options: LoadRequest, *, progress: Progress, warn: Callable[[str], None], cancel: Cancel
+) -> TunedPair:
     """Load what `options` ask for, measure it, and store the result.
+
+    `warn` is called with notices about the models.
 
     Raises:
         LocalspecError: as `load_session`; a model cannot be measured.
@@ -68,6 +72,8 @@ def tune(options: LoadRequest, *, progress: Progress, cancel: Cancel) -> TunedPa
     wait_for_calm(progress, cancel)
     loading = load_session(checked, progress=progress, cancel=cancel, thorough=True)
     with closing(loading) as session:
+        for notice in session.notices:
+            warn(notice)
         pair = session.pair
         found = []
         for context in (pair.target, pair.draft):
