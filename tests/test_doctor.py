@@ -249,10 +249,11 @@ def test_what_the_system_does_not_say_is_left_out(
         for name in ("getloadavg", "sensors_battery"):
             monkeypatch.setattr(psutil, name, Nothing(error), raising=False)
     monkeypatch.setattr(psutil, "cpu_count", lambda *_, **__: None)
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
     monkeypatch.setattr(machine, "text_of", lambda _path: "")
     monkeypatch.setattr(facts, "read_bandwidth", lambda *_: 1e9)
     seen = machine_facts()
-    assert (seen.swap_used, seen.clock, seen.cores, seen.logical) == (0, None, 1, 1)
+    assert (seen.swap_used, seen.clock, seen.cores, seen.logical) == (0, None, 6, 6)
     assert seen.processor
     assert all(finding.what for finding in findings(seen))
 
@@ -321,6 +322,9 @@ def test_threads_come_from_the_settings_file() -> None:
     settings = SettingsFile(Path(), {"": {"threads": 4}, "chat": {"threads": 12}, "run": {}})
     assert _threads_asked(settings) == 12
     assert _threads_asked(None) == 0
+    assert "localspec uses 8\n" in "\n".join(_fact_lines(GOOD))
+    asked = "\n".join(_fact_lines(replace(GOOD, threads_asked=4)))
+    assert "localspec uses 8, or the 4 of the settings file\n" in asked
 
 
 # --- containers -------------------------------------------------------------------------------

@@ -10,10 +10,12 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from localspec.cli.machine import ps
 from localspec.cli.machine.ps import command_of
 from localspec.cli.questions import is_question
 from tests.support import GOES_ON, toy
@@ -211,6 +213,7 @@ def test_where_a_worker_listens_is_shown(tmp_path: Path) -> None:
         (["python", "-P", "-m", "localspec", "Why is that?"], "run"),
         (["C:\\v\\localspec.exe", "chat"], ""),
         (["localspec", "worker"], "worker"),
+        (["localspec", "train", "demo"], "train"),
         (["uv", "run", "localspec", "chat"], ""),
         (["bash", "-c", "localspec chat"], ""),
         (["python", "-m", "localspec.process"], ""),
@@ -223,6 +226,33 @@ def test_command_lines_that_run_localspec(words: list[str], command: str) -> Non
     if words[:1] == ["C:\\v\\localspec.exe"] and os.name == "nt":
         command = "chat"
     assert command_of(words) == command
+
+
+def test_a_launcher_and_the_python_that_it_starts_are_one_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on Windows, where localspec.exe starts Python with the same words and waits for it."""
+
+    def process(pid: int, parent: int, *words: str) -> Any:
+        return SimpleNamespace(pid=pid, ppid=lambda: parent, cmdline=lambda: [*words])
+
+    chat, python = ("chat", "demo"), ("python", "localspec")
+    processes = [
+        process(7, 9, *python, *chat),
+        process(8, 1, *python, "serve"),
+        process(9, 1, "localspec", *chat),
+        process(5, 8, *python, "worker"),
+    ]
+    monkeypatch.setattr(ps, "_processes", lambda: processes)
+    monkeypatch.setattr(ps, "_is_ours", lambda _: True)
+    monkeypatch.setattr(
+        ps, "_described", lambda one, name: ps.RunningCommand(one.pid, name, "", one.pid, 0, "")
+    )
+    assert [(one.pid, one.command) for one in ps.running()] == [
+        (5, "worker"),
+        (8, "serve"),
+        (9, "chat"),
+    ]
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
@@ -259,7 +289,7 @@ def test_bash_completes_once_it_was_told_to(tmp_path: Path) -> None:
 def test_other_shells_are_told_in_their_own_files(
     tmp_path: Path, named: str, file: str | None
 ) -> None:
-    home = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": ""}
+    home = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": "", "ZDOTDIR": ""}
     done = shell(tmp_path, "--install-completion", named, more=home)
     if file is None:
         assert done.code == 2
@@ -267,3 +297,12 @@ def test_other_shells_are_told_in_their_own_files(
     else:
         assert done.code == 0, done.err
         assert (tmp_path / file).is_file()
+
+
+def test_zsh_reads_its_files_in_a_folder_of_choice(tmp_path: Path) -> None:
+    folder = tmp_path / "zsh"
+    folder.mkdir()
+    home = {"HOME": str(tmp_path), "ZDOTDIR": str(folder)}
+    assert shell(tmp_path, "--install-completion", "zsh", more=home).code == 0
+    assert "completion.zsh" in (folder / ".zshrc").read_text()
+    assert not (tmp_path / ".zshrc").exists()

@@ -704,6 +704,12 @@ def test_a_training_goes_on_or_is_forgotten() -> None:
     assert "--anew forgets it" in done.exception.message
 
 
+def test_hours_that_are_no_number_are_refused() -> None:
+    done = CliRunner().invoke(cli, ["train", "any", "--hours", "nan"])
+    assert done.exit_code == 2
+    assert "nan is not a number" in done.stderr
+
+
 def test_what_a_check_would_ignore_is_refused(tmp_path: Path) -> None:
     head = tmp_path / "h.gguf"
     head.touch()

@@ -69,7 +69,8 @@ def _started(shell: str, source: str) -> Path:
     private.make_folder(folder)
     script = folder / f"completion.{shell}"
     script.write_text(_BEFORE[shell] + source, encoding="utf-8")
-    start = home() / _STARTS[shell]
+    own = os.environ.get("ZDOTDIR") if shell == "zsh" else None
+    start = Path(own or home()) / _STARTS[shell]
     text = start.read_text("utf-8", "surrogateescape") if start.exists() else ""
     line = f'[ -r "{script}" ] && . "{script}"'
     if line not in text:

@@ -152,7 +152,7 @@ def machine_facts(
     """
     threads, free = default_threads(), machine.available()
     others = busy_cores(LOOK_S) if measure else 0.0
-    logical, flags = psutil.cpu_count() or 1, machine.cpuinfo("flags").split()
+    logical, flags = psutil.cpu_count() or os.cpu_count() or 1, machine.cpuinfo("flags").split()
     one, many = (read_bandwidth(n, free) if measure else 0.0 for n in (1, threads))
     clock, clock_most = machine.clock()  # right after work, while the clock is high
     return MachineFacts(
@@ -163,7 +163,7 @@ def machine_facts(
         architecture=platform.machine(),
         translated=_answer("sysctl", "-n", "sysctl.proc_translated") == "1",
         processor=_answer("sysctl", "-n", "machdep.cpu.brand_string") or machine.processor_name(),
-        cores=psutil.cpu_count(logical=False) or 1,
+        cores=psutil.cpu_count(logical=False) or logical,
         logical=logical,
         allowed=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else logical,
         share=machine.processors(),

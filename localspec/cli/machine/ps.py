@@ -20,7 +20,7 @@ from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.names import catalogue
 from localspec.safe_text import one_line
 
-_LASTING = ("chat", "run", "serve", "tune", "bench", "worker")
+_LASTING = ("chat", "run", "serve", "tune", "bench", "train", "worker")
 _HEADINGS = ("PID", "COMMAND", "PAIR", "SINCE", "MEMORY NOW", "ADDRESS")
 
 
@@ -46,7 +46,7 @@ class RunningCommand:
 @click.command("ps")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def command(as_json: bool) -> None:
-    """Show the chats, endpoints, workers and measurements that run now, and the memory they use.
+    """Show the chats, endpoints, workers, measurements and trainings that run, and their memory.
 
     It is that of the command and its engine together; a chat's panel shows the engine's.
     """
@@ -66,12 +66,18 @@ def running() -> list[RunningCommand]:
     Raises:
         LocalspecError: the system shows no processes at all.
     """
-    found = []
+    ours = dict[int, tuple[psutil.Process, str]]()
     for process in _processes():
         # The process has ended meanwhile, or belongs to another user.
         with suppress(psutil.Error, OSError):
             name = command_of(process.cmdline())
             if name and process.pid != os.getpid() and _is_ours(process):
+                ours[process.pid] = process, name
+    found = []
+    for process, name in ours.values():
+        with suppress(psutil.Error, OSError):
+            launcher = ours.get(process.ppid())  # of Windows: it waits for the same command
+            if launcher is None or launcher[1] != name:
                 found.append(_described(process, name))
     return sorted(found, key=lambda one: one.since)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from localspec import formats
-from localspec.cli.option_types import plain_text
+from localspec.cli.option_types import no_nan, plain_text
 from localspec.cli.shared_options import (
     MAX_THREADS,
     SCAN,
@@ -69,7 +69,13 @@ _MOST: Final = 10**9
     click.IntRange(1, _MOST),
     f"Tokens of answers to learn from.  [default: {USUAL_TOKENS:,}]",
 )
-@option("--hours", click.FloatRange(0.001, 1000), "As many tokens as this time allows.", "X")
+@option(
+    "--hours",
+    click.FloatRange(0.001, 1000),
+    "As many tokens as this time allows.",
+    "X",
+    callback=no_nan,
+)
 @option("--passes", click.IntRange(1, 1000), "How often to learn from them.", default=USUAL_PASSES)
 @option("--init", _FILE, "Begin with this head.", "HEAD")
 @click.option("--resume", is_flag=True, help="Go on with a training that was stopped.")
