@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
 from localspec.cli.option_types import plain_text
 from localspec.cli.settings_file import PANELS, SettingsFile
@@ -18,6 +17,7 @@ from localspec.cli.shared_options import (
     GroupedCommand,
     option,
     shared_options,
+    typed,
 )
 from localspec.errors import ConversationError, UsageError
 from localspec.loading.load_request import LoadRequest
@@ -58,12 +58,6 @@ def command(
             "Without one, use: localspec run -p TEXT, or localspec run < FILE.",
         )
     options = replace(options, repeat_stop=repeat_stop)
-    source = click.get_current_context().get_parameter_source
-
-    def typed(name: str) -> bool:
-        """Whether the value comes from the command line, not from the settings file."""
-        return source(name) is ParameterSource.COMMANDLINE
-
     if latest and resume is not None:
         if typed("latest") is typed("resume"):
             raise UsageError("--continue and --resume exclude each other", "Give one of them.")
