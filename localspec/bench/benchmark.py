@@ -248,7 +248,7 @@ def _report(
     return BenchReport(
         environment=where,
         settings=request.document(),
-        draft_note=sessions[0].speculation_note or ("gamma is 0" if request.gamma == 0 else ""),
+        draft_note=sessions[0].speculation_note or ("gamma is 0" if len(arms) == 1 else ""),
         arms=tuple(reports),
         curve=curve(points[0], runs),
         draft_step_s=points[1].get(1),

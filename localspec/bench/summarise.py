@@ -81,6 +81,16 @@ def speedups(runs: Sequence[BenchRun], arm: str, *, steady: bool = False) -> dic
     return found
 
 
+def faster(
+    runs: Sequence[BenchRun], arm: str, other: str, *, steady: bool = False
+) -> MeanInterval | None:
+    """The speed of one setting over that of another, question by question, as for `speedups`."""
+    mine, its = (speedups(runs, name, steady=steady) for name in (arm, other))
+    return interval(
+        {kind: [a / b for a, b in zip(mine[kind], its[kind], strict=True)] for kind in mine}
+    )
+
+
 def shared_errors(runs: Sequence[BenchRun], arm: str) -> dict[str, float]:
     """The standard error that the passes' mean times add to the log of each kind's speed-up.
 

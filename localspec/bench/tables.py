@@ -76,7 +76,18 @@ def _shares(report: BenchReport) -> TitledRows:
 
 
 def _sweep(report: BenchReport) -> TitledRows:
-    """Predicted and measured speeds by draft length."""
+    """Predicted and measured speeds by draft length; measured ones alone where lookup drafts."""
+    if not report.sweep and (swept := [arm for arm in report.arms if arm.swept]):
+        rows = [
+            {
+                "gamma": arm.gamma,
+                "tokens/round": number(arm.overall.tokens_per_round, 2),
+                "measured, tokens/s": number(arm.overall.tokens_per_second),
+                "speed-up (95 %)": known(arm.overall.speedup),
+            }
+            for arm in (report.off, *swept)
+        ]
+        return "Measured, by draft length", rows
     rows = [
         {
             "gamma": str(point.predicted.gamma),
@@ -167,8 +178,7 @@ def text(report: BenchReport, *, colour: bool) -> str:
 
 def brief(report: BenchReport) -> str:
     """The verdict and the figures that it rests on, in lines of at most 80 cells."""
-    arms = report.on or ()
-    found = [_speeds(report.off, arm) for arm in arms] or [_baseline_speeds(report.off)]
+    found = [_speeds(report.off, arm) for arm in report.on] or [_baseline_speeds(report.off)]
     parts = ["\n".join(["Verdict", *report.verdict])]
     for title, rows in [*found, _shares(report)]:
         short = [{name: row[name] for name in row if name not in _WIDE} for row in rows]

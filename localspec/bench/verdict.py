@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 
 from localspec.bench.result import (
     INTERRUPTED,
@@ -13,6 +14,7 @@ from localspec.bench.result import (
     KindRow,
     MeanInterval,
 )
+from localspec.bench.summarise import faster
 from localspec.chat.figures.benefit import compared
 from localspec.drafter_names import LOOKUP
 from localspec.formats import percent, times
@@ -47,12 +49,19 @@ def verdict(report: BenchReport) -> tuple[str, ...]:
 
 
 def _without(report: BenchReport) -> str:
-    """The sentence for a report in which nothing was drafted, or nothing could be timed."""
+    """The words for a report in which only a sweep drafted, nothing did, or nothing was timed."""
     speed = report.off.overall.tokens_per_second
     if speed is None:
         return "Nothing could be timed: the answers were too short, or too few."
+    said = f"Without drafting: {speed:.1f} tokens/s."
+    swept = [
+        (found.value, arm.name, found) for arm in report.arms if (found := arm.overall.speedup)
+    ]
+    if swept:
+        _, name, found = max(swept, key=itemgetter(0))
+        return f"{said} The highest of the draft lengths: {name}, {found}."
     why = report.draft_note or "nothing was drafted"
-    return f"Without drafting: {speed:.1f} tokens/s. Drafting was not measured: {why}."
+    return f"{said} Drafting was not measured: {why}."
 
 
 def _answer(report: BenchReport, best: ArmReport, found: MeanInterval) -> Iterator[str]:
@@ -95,9 +104,23 @@ def _worse(found: MeanInterval) -> bool:
 
 
 def settled(rows: Sequence[KindRow]) -> frozenset[str]:
-    """The kinds of text for which a quick bench has its answer, by the rows of all settings."""
-    unsure = [row.kind for row in rows if row.prompts < _LEAST or brought(row).startswith(_UNSURE)]
+    """The kinds of text for which a quick bench has its answer, by the rows of all settings.
+
+    It looks after every question, and ends a kind for a gain or a loss only if an interval twice as
+    wide as that of 95 % would lie beyond 1: else one kind in eight of 16 prompts, and one in five
+    of 32, would gain or lose by chance.
+    """
+    unsure = [row.kind for row in rows if row.prompts < _LEAST or not _decided(row)]
     return frozenset(row.kind for row in rows) - frozenset(unsure)
+
+
+def _decided(row: KindRow) -> bool:
+    found = row.speedup
+    if found is None or not row.drafting or _level(found):
+        return True
+    if found.low is None or found.high is None:
+        return False
+    return found.low**2 > found.value or found.high**2 < found.value
 
 
 def _by_kind(report: BenchReport, best: ArmReport) -> Iterator[str]:
@@ -108,7 +131,9 @@ def _by_kind(report: BenchReport, best: ArmReport) -> Iterator[str]:
     if not best.overall.drafting:
         yield _NOTHING
     elif any(map(_better, drafted)):
-        if best.gamma == "auto":
+        if any(map(_worse, drafted)):
+            yield from _advice(best)
+        elif best.gamma == "auto":
             yield "Leave drafting on: it drafts where that pays, and nothing elsewhere."
     elif off := _off(best):
         yield off.strip()
@@ -148,26 +173,30 @@ def _capital(said: str) -> str:
 
 
 def _choice(report: BenchReport, best: ArmReport) -> Iterator[str]:
-    """Which is the fastest of several settings that drafted."""
-    others = [
-        f"{arm.name} {times(arm.overall.speedup.value)}"
+    """Which is the fastest of several settings that drafted, if questions asked of both tell it."""
+    said = {
+        arm.name: f"{arm.name} {times(found.value)}"
         for arm in report.on
-        if arm is not best and arm.overall.speedup and arm.overall.drafting
-    ]
-    if others:
-        yield f"Of the drafts, {best.name} is the fastest; the others: {', '.join(others)}."
+        if (found := arm.overall.speedup) and arm.overall.drafting
+    }
+    first, steady = said.pop(best.name, ""), bool(report.settings.get("quick"))
+    over = [faster(report.runs, best.name, name, steady=steady) for name in said]
+    if over and all(found is not None and found.above_one for found in over):
+        yield f"Of the drafts, {best.name} is the fastest; the others: {', '.join(said.values())}."
+    elif over:
+        yield f"Which draft is the fastest cannot be told: {', '.join((first, *said.values()))}."
 
 
 def _advice(best: ArmReport) -> Iterator[str]:
     """For which kinds of text drafting helps."""
     known = {row.kind: row.speedup for row in best.kinds if row.speedup and row.drafting}
-    good = [kind for kind, found in known.items() if found.above_one]
-    bad = [kind for kind, found in known.items() if found.below_one]
+    good = [kind for kind, found in known.items() if _better(found)]
+    bad = [kind for kind, found in known.items() if _worse(found)]
     if good and bad:
         yield f"Use it for {_and(good)}, not for {_and(bad)}."
     elif good and len(good) < len(known):
         rest = [kind for kind in known if kind not in good]
-        yield f"Use it for {_and(good)}; for {_and(rest)} no difference can be measured."
+        yield f"Use it for {_and(good)}; for {_and(rest)} no gain was found."
     elif bad and len(bad) < len(known):
         yield f"It is no use for {_and(bad)}."
 
