@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any
 
 from localspec.engine.record.parting import Parting
@@ -291,14 +290,10 @@ class BenchReport:
         return tuple(arm for arm in self.arms[1:] if not arm.swept)
 
     @property
-    def best(self) -> ArmReport | None:
-        """The fastest of those that drafted, else of all; None if nothing was timed."""
-        timed = [
-            (arm.overall.drafting > 0, found.value, arm)
-            for arm in self.on
-            if (found := arm.overall.speedup)
-        ]
-        return max(timed, key=itemgetter(0, 1), default=(False, 0.0, None))[2]
+    def best(self) -> tuple[ArmReport, MeanInterval] | None:
+        """The fastest of those that drafted, else of all, and its speed-up; None without any."""
+        timed = [(arm, found) for arm in self.on if (found := arm.overall.speedup)]
+        return max(timed, key=lambda one: (one[0].overall.drafting > 0, one[1].value), default=None)
 
     @property
     def step(self) -> float | None:

@@ -32,15 +32,15 @@ _LOW_ROOF = 1.3
 
 def verdict(report: BenchReport) -> tuple[str, ...]:
     """The conclusions, one sentence each: the answer, what to do, and why."""
-    best = report.best
-    if best is None or best.overall.speedup is None:
+    if report.best is None:
         return (_without(report), *_limits(report))
+    best, found = report.best
     quick = bool(report.settings.get("quick"))
     return (
-        *(_by_kind(report, best) if quick else _answer(report, best, best.overall.speedup)),
+        *(_by_kind(report, best) if quick else _answer(report, best, found)),
         *_choice(report, best),
         *(() if quick else _advice(best)),
-        *_forced(report, best, best.overall.speedup),
+        *_forced(report, best, found),
         *_verification(report),
         *_costs(report, best),
         *_outputs(report),
