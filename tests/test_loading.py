@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from localspec.bench import benchmark
+from localspec.chat.prompt import template
 from localspec.engine.cancel import Cancel
+from localspec.errors import Cancelled
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.pairs.gguf import header as gguf
@@ -88,6 +90,23 @@ def test_a_change_to_another_pair_parses_each_header_once(
     parsed.clear()
     load(2, pair="toy")
     assert parsed == {toy.TARGET.name: 1, toy.DRAFT.name: 1}
+
+
+def test_a_load_that_is_cancelled_while_the_template_is_learnt_has_failed(
+    engine: EngineServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: queue.Queue[m.Envelope[m.Event]] = queue.Queue()
+    engine.listen(said.put)
+
+    def stopped(*_: Any, **__: Any) -> None:
+        engine.send(m.Envelope(2, 1, m.Stop(1)))
+        raise Cancelled
+
+    monkeypatch.setattr(template, "learnt", stopped)
+    engine.send(m.Envelope(1, 1, m.Load(asked(pair=str(toy.TARGET), draft="none"))))
+    while isinstance(event := said.get(timeout=20).body, m.Loading | m.EngineStatus):
+        pass
+    assert event == m.LoadFailed(None)
 
 
 @pytest.mark.slow

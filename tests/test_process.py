@@ -284,6 +284,20 @@ def test_another_pair_brings_its_advice_and_what_was_set_stays() -> None:
     served.end()
 
 
+def test_a_loaded_pair_that_cannot_be_described_is_freed_and_the_one_before_is_back() -> None:
+    unclear = ScriptedSession(dialect=None)
+    sessions = [ScriptedSession(pair_name="one"), unclear, ScriptedSession(pair_name="one")]
+    served = Served(lambda *_: sessions.pop(0))
+    served.ask(1, m.Load(TOY))
+    served.until(m.Loaded, 1)
+    served.ask(2, m.Load(TOY))
+    failed = served.until(m.LoadFailed, 2)
+    assert failed.error.kind == "ValidationError"
+    assert failed.info.pair_name == "one"
+    assert unclear.closed
+    served.end()
+
+
 def test_without_a_session_every_request_is_refused_in_words() -> None:
     def load(*_: object) -> Any:
         raise UsageError("no such pair")

@@ -198,6 +198,7 @@ def load_session(
         if not waits:
             models.join(cancel, undo)
         session = _session(models, settings, renderer, waits=waits)
+        _ = session.dialect  # learnt while a cancellation still frees everything
         undo.pop_all()
     return session
 

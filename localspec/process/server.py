@@ -225,11 +225,11 @@ class EngineServer:
                 self._perform(tell, load.job, cancel)
                 cancel = self._new_cancel(number)
                 checked = None  # a job takes long: files may have changed
-            self._take(tell, request, kept, cancel, checked)
+            info = self._take(tell, request, kept, cancel, checked)
         except Exception as error:
             tell(self._go_back(number, tell, error, kept))
         else:
-            tell(m.Loaded(self._info()))
+            tell(m.Loaded(info))
 
     def _go_back(
         self, number: int, tell: SendEvent, error: Exception, kept: m.CarriedConversation | None
@@ -242,10 +242,9 @@ class EngineServer:
             return m.LoadFailed(failure)
         cancel = self._new_cancel(number)
         try:
-            self._take(tell, self._loaded, kept, cancel)
+            return m.LoadFailed(failure, self._take(tell, self._loaded, kept, cancel))
         except Exception as second:
             return m.LoadFailed(failure, None, _fault(second))
-        return m.LoadFailed(failure, self._info())
 
     def _new_cancel(self, number: int) -> Cancel:
         """A new flag for work that goes on although its request was stopped."""
@@ -261,17 +260,23 @@ class EngineServer:
         kept: m.CarriedConversation | None,
         cancel: Cancel,
         checked: CheckedRequest | None = None,
-    ) -> None:
+    ) -> m.SessionInfo:
         session = self._session = self._loader.load(
             checked or request, lambda *at: tell(m.Loading(*at)), cancel
         )
+        try:
+            if kept is not None:
+                settings = session.advice.settled(kept.settings)
+                _open(session, kept.messages, settings, kept.stored_as)
+                if not kept.speculation:
+                    session.speculation = False
+            info = self._info()
+        except Exception:
+            self._free()  # or it would count as the session that was there before
+            raise
         self._loaded, self._late_drafts.answered = request, False
-        if kept is not None:
-            settings = session.advice.settled(kept.settings)
-            _open(session, kept.messages, settings, kept.stored_as)
-            if not kept.speculation:
-                session.speculation = False
         self._tell_status(tell)
+        return info
 
     def _free(self) -> None:
         with self._in_use:
