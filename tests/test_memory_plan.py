@@ -428,6 +428,36 @@ def test_an_accelerator_that_shares_the_memory_adds_none() -> None:
     assert found.target.n_ctx < DEFAULT_CTX
 
 
+@pytest.mark.parametrize("n_ctx", [8192, 32_768])
+def test_what_cannot_stay_on_disk_fits_next_to_an_accelerator_that_shares_the_memory(
+    n_ctx: int,
+) -> None:
+    free = FreeMemory(8 * GB, (Device(8 * GB, shared=True),))
+    large = model(layer_bytes=480_000_000)
+    found = plan(large, SMALL, free, UserLimits(n_ctx=n_ctx))
+    caches = sum(each.host_cache + each.host_buffers for each in found.needs)
+    assert caches + found.shared + PROGRAM <= free.ram
+    assert found.from_disk > 8 * GB
+    assert found.gave_up[0] == "0 of 33 layers of the target on the accelerator"
+
+
+def test_layers_that_were_asked_for_do_not_leave_an_accelerator_that_shares_the_memory() -> None:
+    free, large = FreeMemory(8 * GB, (Device(8 * GB, shared=True),)), model(layer_bytes=480_000_000)
+    with pytest.raises(OutOfMemory, match="the models need about 17"):
+        plan(large, None, free, UserLimits(n_ctx=8192, cache_v="f16", cache_k="f16", gpu_layers=14))
+
+
+def test_drafts_leave_the_next_ones_the_memory_that_no_device_shares_with_them(
+    toy_target: Path, toy_draft: Path
+) -> None:
+    request = LoadRequest(pair=str(toy_target), draft=str(toy_draft), ctx_size=512, scan=False)
+    drafts = 2 * check(request).drafts
+    free = FreeMemory(2 * GB, (Device(2 * GB, shared=True),))
+    placed, left = planning._placed_alone(drafts, free, UserLimits(), 512)
+    assert [each.target.gpu_layers for each in placed] == [-1, -1]
+    assert left.ram == free.ram - sum(each.total for each in placed)
+
+
 def test_snapshots_are_given_up_before_context() -> None:
     recurrent = replace(model(), architecture="qwen35", state=(2_000_000, 24))
     limits = UserLimits(snapshots=8)

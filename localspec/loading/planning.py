@@ -278,9 +278,8 @@ def _placed_alone(
         except OutOfMemory as error:
             name = draft.files.paths[0].name
             raise OutOfMemory(f"the draft {name}: {error.message}", "Name fewer drafts.") from None
-        free = replace(
-            free.less(placed.device, draft=not draft.in_target), ram=free.ram - placed.host
-        )
+        ram = free.ram - placed.host - placed.shared
+        free = replace(free.less(placed.device, draft=not draft.in_target), ram=ram)
         found.append(placed)
     return found, free
 

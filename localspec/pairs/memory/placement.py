@@ -139,7 +139,8 @@ class MemoryPlan:
     def caches_fit(self) -> bool:
         """Whether caches and buffers fit, with a tenth more for weights to pass through."""
         must = sum(each.host_cache + each.host_buffers for each in self.needs)
-        return must + must // 10 + PROGRAM <= self.free.ram and self.too_large is None
+        must += must // 10 + self.shared + PROGRAM
+        return must <= self.free.ram and self.too_large is None
 
 
 def plan(
@@ -242,10 +243,20 @@ class _Planner:
         return taken - chosen.total
 
     def from_disk(self, tried: list[MemoryPlan]) -> MemoryPlan | None:
-        """The best plan whose caches have room, if its weights may stay on disk."""
+        """The best plan whose caches have room, if its weights may stay on disk.
+
+        Layers on an accelerator that uses the main memory cannot stay there, so plans without any
+        on accelerators are tried too.
+        """
         if self.free.address_space is not None:
             return None
-        found = next((each for each in tried if each.caches_fit), None)
+        if self.free.shared and self.limits.gpu_layers is None:
+            draft = self.limits.draft_gpu_layers or 0
+            limits = replace(self.limits, gpu_layers=0, draft_gpu_layers=draft)
+            bare = replace(self, limits=limits)
+            tried = [*tried, *(bare.placed(each) for each in self.candidates())]
+        able = (each for each in tried if each.caches_fit)
+        found = max(able, key=_context_and_precision, default=None)
         if found is None:
             return None
         return replace(found, from_disk=found.host + found.shared + PROGRAM - self.free.ram)
@@ -312,8 +323,9 @@ class _Planner:
         limited = limit is not None and limit <= free.ram
         whose = "this process may take" if limited else "free are"
         room = free.ram if limit is None else min(free.ram, limit)
+        needed = least.host + least.shared + PROGRAM
         return OutOfMemory(
-            f"the models need about {formats.size(least.host + PROGRAM)} of memory with"
+            f"the models need about {formats.size(needed)} of memory with"
             f" {least.target.n_ctx:,} tokens of context, {whose} {formats.size(room)}",
             self.what_would_fit(least, limited=limited),
         )
@@ -401,6 +413,11 @@ class _Planner:
             f" and again: {bound} {seconds:.2g} s for every pass at {formats.size(round(speed))}/s"
             f" ({known}), {least}{1 / seconds:.2g} tokens/s without drafting{pays}"
         )
+
+
+def _context_and_precision(plan: MemoryPlan) -> tuple[int, bool]:
+    """What a plan gives up after layers on accelerators: the larger, the better."""
+    return plan.target.n_ctx, plan.target.cache_k != SMALLER_CACHE
 
 
 def _placed_alike(one: MemoryPlan, other: MemoryPlan) -> bool:
