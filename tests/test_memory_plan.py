@@ -305,6 +305,13 @@ def test_layers_that_were_asked_for_and_do_not_fit_are_refused() -> None:
     assert "--n-gpu-layers" in refused.value.remedy
 
 
+@pytest.mark.parametrize("name", ["target", "draft"])
+def test_layers_that_were_asked_for_are_refused_on_a_card_that_is_nearly_full(name: str) -> None:
+    asked = UserLimits(gpu_layers=-1) if name == "target" else UserLimits(draft_gpu_layers=-1)
+    with pytest.raises(OutOfMemory, match=f"the {name}'s layers asked for need"):
+        chosen(FreeMemory(16 * GB, (Device(300_000_000),)), asked)
+
+
 def test_a_draft_with_a_device_of_its_own_takes_nothing_of_the_targets() -> None:
     alone = chosen(FreeMemory(16 * GB, (Device(4 * GB),)), draft=None)
     found = chosen(FreeMemory(16 * GB, (Device(4 * GB, draft=False), Device(2 * GB, target=False))))

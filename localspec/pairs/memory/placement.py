@@ -468,7 +468,7 @@ def _target_on_device(
     attention. Those of the first layers stay, as with llama.cpp's ``--n-cpu-moe``.
     """
     room, asked, whole = free.room(draft=False), limits.gpu_layers, model.layers
-    if not room:
+    if not any(each.target for each in free.devices):
         return setup
     every = whole if any(model.experts) else 0
     given = limits.cpu_moe
@@ -489,7 +489,8 @@ def _draft_on_device(
 ) -> ModelSetup:
     """`setup` with all layers on accelerators if these have room, or with the requested ones."""
     room, layers = free.room(draft=True), -1 if asked is None else asked
-    tried = replace(setup, gpu_layers=layers if room else 0)
+    there = any(each.draft for each in free.devices)
+    tried = replace(setup, gpu_layers=layers if there else 0)
     tried = division.by_memory(tried, model, free, asked=layers, draft=True)
     if asked is not None:
         return tried
