@@ -9,6 +9,7 @@ import threading
 import time
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -199,6 +200,34 @@ def test_memory_is_reported(target_context: Context) -> None:
 
 def test_default_threads_are_at_least_one() -> None:
     assert default_threads() >= 1
+
+
+@pytest.mark.parametrize(
+    ("kinds", "left_out"),
+    [
+        ({"Vulkan0": 2, "Vulkan1": 1, "CPU": 0}, ["Vulkan0"]),
+        ({"Vulkan0": 2, "CPU": 0}, []),
+        ({"Vulkan0": 2, "RPC0": 1}, []),
+        ({"CUDA0": 1, "CUDA1": 1}, []),
+    ],
+    ids=["a card and a chip", "a chip", "a chip and a worker", "two cards"],
+)
+def test_an_integrated_gpu_is_left_out_where_there_is_a_card(
+    kinds: dict[str, int], left_out: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = list(kinds)
+    registry = SimpleNamespace(
+        dev_count=lambda: len(names),
+        dev_get=lambda index: index,
+        dev_type=lambda index: kinds[names[index]],
+        dev_name=lambda index: names[index].encode(),
+        dev_description=lambda _index: b"a device",
+        dev_memory=lambda *_: None,
+    )
+    monkeypatch.setattr(hardware, "ggml", lambda: registry)
+    for system in ("linux", "darwin"):
+        monkeypatch.setattr(hardware.sys, "platform", system)
+        assert [each.label for each in hardware.devices() if each.left_out] == left_out
 
 
 def cpus(root: Path, siblings: dict[int, str], capacity: dict[int, int] | None = None) -> Path:

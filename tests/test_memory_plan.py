@@ -23,7 +23,7 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.record.stats import DeviceMemory
 from localspec.errors import OutOfMemory, UsageError
-from localspec.loading import planning
+from localspec.loading import model_loader, planning
 from localspec.loading.load import check, load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.pairs.gguf import header as gguf
@@ -394,6 +394,12 @@ def test_the_devices_named_for_each_model_are_those_that_it_may_use(
     assert use(rpc=("a:1",), device=("CUDA0", "RPC0"))[2] == (True, False)
     assert use(rpc=("a:1",), draft_device=("RPC0",))[2] == (True, True)
     assert use(device=("CUDA0",), draft_device=()) == [(True, False)] + [(False, False)] * 2
+    cards[0] = replace(cards[0], left_out=True)
+    assert use() == [(False, False), (True, True), (True, True)]
+    assert use(rpc=("a:1",)) == [(False, False), (True, True), (True, False)]
+    assert use(rpc=("a:1",), device=("CUDA0", "RPC0"))[0] == (True, True)
+    assert planning._on_one_device(LoadRequest(split_mode="none")).device == ("CUDA1",)
+    assert model_loader._devices_of_target(LoadRequest(rpc=("a:1",))) == ["CUDA1", "RPC0"]
 
 
 def test_a_draft_that_comes_later_lies_where_one_that_comes_with_its_target_does(

@@ -11,14 +11,20 @@ from typing import TypeAlias
 from localspec.chat.session.pair import LoadedAdapter, LoadRecord
 from localspec.drafter_names import MTP, kind_of
 from localspec.engine.cancel import Cancel
-from localspec.engine.llama import Context, ContextOptions, Head, Model, devices, head_of
+from localspec.engine.llama import Context, ContextOptions, Head, Model, head_of
 from localspec.errors import ModelLoadError
 from localspec.limits import FLASH_ATTENTION
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements import exactness
 from localspec.loading.measurements.attention import QUICK, THOROUGH, choose, key
 from localspec.loading.measurements.measured_costs import chosen_threads, profile_store
-from localspec.loading.planning import CheckedDraft, CheckedRequest, LoadPlan, devices_of_draft
+from localspec.loading.planning import (
+    CheckedDraft,
+    CheckedRequest,
+    LoadPlan,
+    devices_of_draft,
+    usual_devices,
+)
 from localspec.loading.results import exact_words
 from localspec.pairs.disk.other_programs import remedy
 from localspec.pairs.gguf import head_checks
@@ -252,7 +258,7 @@ def _devices_with(target: Model, options: LoadRequest) -> Sequence[str]:
     allowed = _devices_of_target(options)
     if not target.gpu_layers:
         return ()
-    return [each.label for each in devices()] if allowed is None else allowed
+    return usual_devices() if allowed is None else allowed
 
 
 def _devices_of_target(options: LoadRequest) -> Sequence[str] | None:
@@ -261,7 +267,7 @@ def _devices_of_target(options: LoadRequest) -> Sequence[str] | None:
     llama.cpp's own choice leaves out a worker that lends its CPU, as it is not a graphics card.
     """
     if options.device is None and options.rpc:
-        return [each.label for each in devices()] or None
+        return usual_devices() or None
     return options.device
 
 

@@ -178,7 +178,7 @@ def _on_one_device(options: LoadRequest) -> LoadRequest:
     """`options` with the first device alone if the target is not to be shared."""
     if options.split_mode != "none":
         return options
-    names = [each.label for each in devices()] if options.device is None else options.device
+    names = usual_devices() if options.device is None else options.device
     return replace(options, device=tuple(names[:1]), tensor_split=())
 
 
@@ -373,8 +373,8 @@ def free_memory(options: LoadRequest, threads: int = 0) -> FreeMemory:
             Device(
                 _usable(each),
                 shared=each.integrated,
-                target=target is None or each.label in target,
-                draft=draft is None or each.label in draft,
+                target=not each.left_out if target is None else each.label in target,
+                draft=not each.left_out if draft is None else each.label in draft,
                 label=each.label,
                 worker=each.name if each.label.startswith(RPC) else "",
             )
@@ -399,6 +399,11 @@ def _threads(options: LoadRequest) -> int:
     return max(options.threads or default_threads(), *asked)
 
 
+def usual_devices() -> list[str]:
+    """The names of the devices that are used where none is named."""
+    return [each.label for each in devices() if not each.left_out]
+
+
 def devices_of_draft(options: LoadRequest) -> tuple[str, ...] | None:
     """The devices that the draft may use, empty for none, None for all.
 
@@ -409,8 +414,10 @@ def devices_of_draft(options: LoadRequest) -> tuple[str, ...] | None:
         return options.draft_device
     if not options.rpc:
         return options.device
-    here = tuple(each.label for each in devices() if not each.label.startswith(RPC))
-    return here if options.device is None else tuple(n for n in options.device if n in here)
+    here = tuple(each for each in usual_devices() if not each.startswith(RPC))
+    if options.device is None:
+        return here
+    return tuple(each for each in options.device if not each.startswith(RPC))
 
 
 def _usable(device: DeviceMemory) -> int:

@@ -80,6 +80,7 @@ def _fact_lines(facts: MachineFacts) -> list[str]:
     devices = [
         f"device      {device.label}: {device.name},"
         f" {formats.size(device.free)} free of {formats.size(device.total)}"
+        f"{', not used unless --device names it' if device.left_out else ''}"
         for device in facts.devices
     ]
     read = f"{facts.bandwidth / 1e9:.0f} GB/s ({facts.bandwidth_one / 1e9:.0f} by one thread)"

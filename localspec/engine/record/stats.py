@@ -334,6 +334,7 @@ class DeviceMemory:
     Attributes:
         integrated: whether it shares the main memory.
         label: llama.cpp's name of it, such as ``CUDA0``.
+        left_out: whether it is only used if it is named: an integrated GPU next to a card.
     """
 
     name: str
@@ -341,6 +342,7 @@ class DeviceMemory:
     total: int
     integrated: bool = False
     label: str = ""
+    left_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -250,7 +250,7 @@ class _Planner:
         """
         if self.free.address_space is not None:
             return None
-        if self.free.shared and self.limits.gpu_layers is None:
+        if self.limits.gpu_layers is None and any(each.shared for each in tried):
             draft = self.limits.draft_gpu_layers or 0
             limits = replace(self.limits, gpu_layers=0, draft_gpu_layers=draft)
             bare = replace(self, limits=limits)

@@ -109,13 +109,15 @@ def repacking_works() -> bool:
 def devices() -> tuple[DeviceMemory, ...]:
     """Every accelerator with its free and total memory now, in bytes."""
     library, found = ggml(), []
+    card = any(not name.startswith(RPC) for name in _known(_GPU))
     for name, handle in _known().items():
         free, total = _NUMBER(), _NUMBER()
         library.dev_memory(handle, ctypes.byref(free), ctypes.byref(total))
-        integrated = library.dev_type(handle) == _INTEGRATED_GPU or sys.platform == "darwin"
-        shares = integrated and not name.startswith(RPC)
-        description = _said(library.dev_description(handle))
-        found.append(DeviceMemory(description, free.value, total.value, shares, name))
+        integrated = library.dev_type(handle) == _INTEGRATED_GPU
+        shares = (integrated or sys.platform == "darwin") and not name.startswith(RPC)
+        description, sizes = _said(library.dev_description(handle)), (free.value, total.value)
+        # llama.cpp does the same: on the chip, layers would slow the card's down.
+        found.append(DeviceMemory(description, *sizes, shares, name, integrated and card))
     return tuple(found)
 
 
