@@ -15,8 +15,9 @@ import pytest
 from localspec import machine
 from localspec.engine.length.cost import Costs, Curve
 from localspec.engine.length.stopping import gamma_for
-from localspec.engine.llama import Model
-from localspec.loading.measurements import ranking
+from localspec.engine.llama import Model, build
+from localspec.engine.llama import machine as this_machine
+from localspec.loading.measurements import expected_speed, ranking
 from localspec.loading.measurements.expected_speed import note
 from localspec.loading.measurements.ranking import MachineSpeed, PairCosts
 from localspec.pairs.gguf.header import read_model
@@ -65,7 +66,9 @@ def test_a_token_takes_as_long_as_its_weights_are_read() -> None:
     assert mixture.baseline == pytest.approx(100)
 
 
-def noted(seconds: Callable[[float], float], *, mixture: bool = False) -> None:
+def noted(
+    seconds: Callable[[float], float], *, mixture: bool = False, rpc: tuple[str, ...] = ()
+) -> None:
     """Note the demo's costs: 300 MB take `seconds(0.3)` a pass, its draft `seconds(0.03)`.
 
     The weights in memory are 1.8 times those in the file.
@@ -81,7 +84,7 @@ def noted(seconds: Callable[[float], float], *, mixture: bool = False) -> None:
         name="demo",
         target=context(0.3),
         drafts={"draft": context(0.03)},
-        loaded=SimpleNamespace(n_gpu_layers=0, lora=()),
+        loaded=SimpleNamespace(n_gpu_layers=0, lora=(), rpc=rpc),
         devices_before=(),
     )
     flat = {n: seconds(0.3) for n in (1, 2, 4, 8, 32)}
@@ -150,6 +153,27 @@ def test_a_record_without_a_type_gives_way_as_others_do_and_learns_the_type(
     found = ranking.recall()
     assert found is not None
     assert found.pairs["demo"].weight_type == "Q4_K"  # another file
+
+
+def test_only_what_this_machine_has_now_is_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A card that was removed, or a library that was built anew, leaves no speed that is better."""
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
+    noted(lambda gb: gb / 10, rpc=("a:1",))
+    assert ranking.recall() is None
+    noted(lambda gb: gb / 10)
+    ranking.remember("other", costs(30), None, None, f"{this_machine()}; {build()}")
+    for found, changed, rate, kept in (
+        ("this build", build(), 10, ["demo", "other"]),
+        ("another build", "another", 5, ["demo"]),
+    ):
+        monkeypatch.setattr(expected_speed, "build", lambda changed=changed: changed)
+        noted(lambda gb: gb / 5)
+        known = ranking.recall()
+        assert known is not None
+        assert (found, sorted(known.pairs)) == (found, kept)
+        assert 0.3 / known.pairs["demo"].times[1] == pytest.approx(rate)
 
 
 # T(n) / T(1) of llama models of 300 MB, two threads, AMD EPYC (Zen 5, AVX-512).

@@ -14,7 +14,7 @@ from localspec.engine.length.cost import ByContext, Costs, Curve, ModelCosts, Po
 from localspec.engine.length.gamma import LONGEST
 from localspec.engine.length.profile import Profile, ProfileStore, of_file
 from localspec.engine.length.stopping import gamma_for
-from localspec.engine.llama import default_threads, devices
+from localspec.engine.llama import build, default_threads, devices, machine
 from localspec.formats import percent, times
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements import exactness, exactness_cost, ranking
@@ -169,9 +169,9 @@ def note(pair: LoadedPair, costs: Costs, *, doubtful: bool = False) -> None:
     """Store the costs of `pair` for lists and the screen (see `ranking`).
 
     The weights count as in the file: llama.cpp may keep an unused second copy of repacked ones.
-    With adapters nothing is stored: lists mean the model without them.
+    With adapters or workers nothing is stored: lists mean the model without them, on this machine.
     """
-    if pair.loaded.lora:
+    if pair.loaded.lora or pair.loaded.rpc:
         return
     target, on_device = pair.target.model, bool(devices()) and pair.loaded.n_gpu_layers != 0
     times = tuple(costs.target.at(BEHIND).times(LONGEST + 1))
@@ -192,6 +192,7 @@ def note(pair: LoadedPair, costs: Costs, *, doubtful: bool = False) -> None:
         ),
         sum(own) if own else None,
         None if devices() else unused_card(),
+        f"{machine()}; {build()}",
     )
 
 

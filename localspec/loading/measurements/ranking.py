@@ -117,12 +117,14 @@ class MachineSpeed:
         pairs: measurements by pair name, with `_CARD` appended for those on a card.
         room: bytes free on accelerators with their own memory; None without any.
         advice: about a card that llama.cpp was not built for, and the command that helps.
+        measured_with: the machine with its cards, and the build of llama.cpp.
     """
 
     processor: str
     pairs: dict[str, PairCosts] = field(default_factory=dict)
     room: int | None = None
     advice: tuple[str, str] | None = None
+    measured_with: str = ""
 
     def own(self, name: str) -> PairCosts | None:
         """The measured costs of the pair `name`; those from a card are preferred."""
@@ -197,20 +199,26 @@ def recall() -> MachineSpeed | None:
 
 
 def remember(
-    name: str, measured: PairCosts, room: int | None, advice: tuple[str, str] | None
+    name: str,
+    measured: PairCosts,
+    room: int | None,
+    advice: tuple[str, str] | None,
+    measured_with: str = "",
 ) -> None:
     """Store the costs of the pair `name`; if the folder is read-only, nothing is stored.
 
-    Costs on a card and on the processor are stored separately.
+    Costs on a card and on the processor are stored separately. Those of all pairs that were
+    measured with other cards or another build are dropped: the best would be kept for ever.
     """
-    pairs = dict(known.pairs) if (known := recall()) else {}
+    known = recall()
+    pairs = dict(known.pairs) if known and known.measured_with == measured_with else {}
     key = f"{name}{_CARD}" if measured.on_device else name
     before = pairs.get(key)
     if before is None or before.on_device != measured.on_device or measured.replaces(before):
         pairs[key] = measured
     else:
         pairs[key] = replace(before, weight_type=before.weight_type or measured.weight_type)
-    speed = MachineSpeed(machine.processor_name(), pairs, room, advice)
+    speed = MachineSpeed(machine.processor_name(), pairs, room, advice, measured_with)
     with suppress(OSError):
         private.write_json(_path(), speed)
 
