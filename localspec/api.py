@@ -98,7 +98,6 @@ class Chat:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._cancel = Cancel()
         self.last: TurnEnd | None = None
 
     def ask(self, text: str) -> Generator[RoundText, None, None]:
@@ -110,19 +109,15 @@ class Chat:
             LocalspecError: the question is empty, or too long for the context (`PromptTooLong`);
                 another answer is being written; the models failed (`EngineError`).
         """
-        yield from self._answer(self._session.turn(text, self._begin()))
+        yield from self._answer(self._session.turn(text, Cancel()))
 
     def ask_again(self) -> Generator[RoundText, None, None]:
         """Answer the last question again, replacing the old answer. Yields and raises as `ask`."""
-        yield from self._answer(self._session.regenerate(self._begin()))
+        yield from self._answer(self._session.regenerate(Cancel()))
 
     def stop(self) -> None:
         """End the running answer after its present round."""
-        self._cancel.set()
-
-    def _begin(self) -> Cancel:
-        self._cancel = Cancel()
-        return self._cancel
+        self._session.stop()
 
     def _answer(self, turn: TurnEvents) -> Generator[RoundText, None, None]:
         with closing(turn):

@@ -119,12 +119,23 @@ def test_breaking_off_keeps_what_was_written_and_leaves_room_for_the_next(
     assert list(chat.ask("And then?"))
 
 
+def test_gamma_may_be_changed_between_two_answers() -> None:
+    with localspec.load("toy", **{**SMALL, "gamma": 0}) as chat:
+        for gamma in (0, 3, 0, 2):
+            chat.settings.gamma = gamma
+            list(chat.ask("Tell me a story."))
+            assert (chat.figures.drafted > 0) == (gamma > 0)
+
+
 def test_two_answers_at_once_are_refused(chat: localspec.Chat) -> None:
     answer = chat.ask("Tell me a story.")
     next(answer)
     with pytest.raises(LocalspecError, match="still being written"):
         next(chat.ask("Another one."))
-    answer.close()
+    chat.stop()
+    list(answer)
+    assert chat.last is not None
+    assert chat.last.reason is FinishReason.CANCELLED
 
 
 @pytest.mark.few(4)

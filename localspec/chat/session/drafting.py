@@ -45,7 +45,7 @@ class Drafting:
         self._settings = settings
         self._auto = auto
         self.able = able
-        self._wanted = settings.draft_length > 0
+        self._wanted, self._wanted_for = settings.draft_length > 0, settings.gamma
         self._policy: GammaPolicy = FixedGamma(0)
 
     def join(self, auto: AutoGamma | None, *, able: bool) -> None:
@@ -54,14 +54,18 @@ class Drafting:
 
     @property
     def settings(self) -> ChatSettings:
-        """The settings. New ones with a different gamma switch drafting off (0) or on."""
+        """The settings. A different gamma, also in these, switches drafting off (0) or on."""
         return self._settings
 
     @settings.setter
     def settings(self, settings: ChatSettings) -> None:
-        if settings.gamma != self._settings.gamma:
-            self._wanted = settings.draft_length > 0
         self._settings = settings
+        self._follow_gamma()
+
+    def _follow_gamma(self) -> None:
+        """Switch drafting off or on if gamma has changed."""
+        if self._settings.gamma != self._wanted_for:
+            self._wanted, self._wanted_for = self._settings.draft_length > 0, self._settings.gamma
 
     @property
     def on(self) -> bool:
@@ -69,13 +73,14 @@ class Drafting:
 
         It is off as long as nothing can draft.
         """
+        self._follow_gamma()
         return self.able and self._wanted
 
     @on.setter
     def on(self, on: bool) -> None:
         if on and self._settings.draft_length == 0:
             self._settings = replace(self._settings, gamma="auto")
-        self._wanted = on
+        self._wanted, self._wanted_for = on, self._settings.gamma
 
     def gamma(self) -> int:
         """The current draft length; for ``auto``, the recently decided one."""

@@ -318,6 +318,10 @@ class Session:
         turn = self._turns.complete(prompt, settings, how, answer, cancel, texts=texts)
         return self._guard.turn(turn, cancel)
 
+    def stop(self) -> None:
+        """End the running turn after its present round. From any thread."""
+        self._guard.stop()
+
     @property
     def written(self) -> GenerationRecord | None:
         """The record of the rounds of the running or else the last answer."""

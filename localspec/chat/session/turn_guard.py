@@ -58,6 +58,11 @@ class TurnGuard:
             self._running = None
             self._busy.release()
 
+    def stop(self) -> None:
+        """Have the running turn end, if there is one."""
+        if (running := self._running) is not None:
+            running.set()
+
     @contextmanager
     def if_free(self) -> Iterator[bool]:
         """Hold the engine if no turn has it; yield whether that is so."""
@@ -73,8 +78,7 @@ class TurnGuard:
         """Allow no further turn, stop a running one, and hold the engine after its end."""
         self._closed = True
         while not self._busy.acquire(timeout=0.02):
-            if self._running is not None:
-                self._running.set()
+            self.stop()
             # A turn that is not being iterated never ends by itself.
             for turn in list(self._turns):
                 with suppress(ValueError):  # another thread runs it, and was asked to stop
