@@ -105,6 +105,13 @@ def test_missing_and_odd_values_have_defaults() -> None:
     assert header.architecture == ""
 
 
+def test_a_setting_has_no_more_values_than_llama_cpp_takes_and_one() -> None:
+    """With all of a stranger's 30 million, checking each layer would take minutes."""
+    header = GgufHeader({"a.few": array("B", b"ab"), "a.many": array("B", bytes(30_000_000))})
+    assert header.integers("a.few") == [97, 98]
+    assert len(header.integers("a.many")) == 513
+
+
 def test_number_arrays_are_sequences() -> None:
     data = ggufs.header([("f", ggufs.ARRAY, (ggufs.F32, [0.5, 1.5, 2.5]))])
     numbers = parse(data).metadata["f"]

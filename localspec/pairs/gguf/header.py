@@ -36,6 +36,7 @@ MAX_KEYS: Final = 16_384
 MAX_STRINGS: Final = 1 << 21  # in one array; the largest known has 514,906 merges
 MAX_TENSORS: Final = 32_768
 MAX_KEY_LENGTH: Final = 4096
+MAX_LAYERS: Final = 512  # LLAMA_MAX_LAYERS; llama.cpp refuses longer arrays of settings
 MAX_NAME_LENGTH: Final = 63  # GGML_MAX_NAME - 1
 MAX_DIMS: Final = 4  # GGML_MAX_DIMS
 LEAST_ALIGNMENT: Final = 32  # the least that llama.cpp takes (TENSOR_ALIGNMENT), and the default
@@ -140,15 +141,16 @@ class GgufHeader:
         return value if isinstance(value, int) else default
 
     def integers(self, key: str) -> list[int]:
-        """The integers under `key`: one for a number, all of an array, empty if missing.
+        """The integers under `key`: one for a number, those of an array, empty if missing.
 
-        Some architectures have one value per layer where others have one for all.
+        Some architectures have one value per layer where others have one for all. Of an array that
+        is too long for llama.cpp, one more is told than it takes.
         """
         value = self.metadata.get(key)
         if isinstance(value, int):
             return [value]
         if isinstance(value, array):
-            return [int(n) for n in value if isinstance(n, int)]
+            return [int(n) for n in value[: MAX_LAYERS + 1] if isinstance(n, int)]
         return []
 
     def setting(self, name: str, default: int = 0) -> int:

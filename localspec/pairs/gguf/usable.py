@@ -15,14 +15,13 @@ from typing import Final
 from localspec.drafter_names import ASSISTANT, DFLASH, DSPARK, EAGLE3, MTP
 from localspec.errors import ModelFileError, UnsupportedModel
 from localspec.pairs.gguf.cursor import FETCH_AGAIN
-from localspec.pairs.gguf.header import GgufHeader, TensorInfo
+from localspec.pairs.gguf.header import MAX_LAYERS, GgufHeader, TensorInfo
 from localspec.pairs.report.vocabulary import printable, texts, vocabulary
 
 _PARTS: Final = frozenset({"clip", "mmproj", "imatrix", "adapter"})
 _HEADS: Final = frozenset({EAGLE3, DFLASH, DSPARK, MTP, ASSISTANT})
 # Architectures that produce vectors or sound.
 _ENCODERS: Final = ("bert", "t5encoder", "gemma-embedding", "wavtokenizer-dec")
-_MAX_LAYERS: Final = 512  # LLAMA_MAX_LAYERS
 _MAX_EXPERTS: Final = 1024  # LLAMA_MAX_EXPERTS
 _LARGEST: Final = 2**30  # far above any real size; llama.cpp rounds up in 32 bits
 _FREE_EXPERTS: Final = ("hunyuan-dense", "hunyuan_vl")  # for these, one expert counts as none
@@ -136,8 +135,8 @@ def _require_writer(header: GgufHeader, label: str) -> None:
 def _layers(header: GgufHeader) -> Iterator[str]:
     """Problems with the number of layers."""
     layers, more = header.setting("block_count", 1), header.setting("nextn_predict_layers")
-    if not 1 <= layers <= _MAX_LAYERS:
-        yield f"it has {layers:,} layers, not 1 to {_MAX_LAYERS}"
+    if not 1 <= layers <= MAX_LAYERS:
+        yield f"it has {layers:,} layers, not 1 to {MAX_LAYERS}"
     if not 0 <= more <= layers:
         yield f"of its {layers} layers {more:,} predict more tokens"
 

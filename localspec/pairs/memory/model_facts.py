@@ -15,7 +15,7 @@ from typing import Final
 from localspec.drafter_names import ASSISTANT, MTP
 from localspec.limits import HEAD_BATCH, MAX_BATCH_OUTPUTS
 from localspec.pairs.gguf.head_checks import has_usable_mtp, head_kind
-from localspec.pairs.gguf.header import GgufHeader, TensorInfo
+from localspec.pairs.gguf.header import MAX_LAYERS, GgufHeader, TensorInfo
 
 N_BATCH: Final = 512
 _TOKEN_BYTES: Final = 180  # a token's text, twice, and its index
@@ -25,7 +25,6 @@ _FULL_ATTENTION_INTERVAL: Final = {"minimax-01": 8}
 _USUAL_INTERVAL: Final = 4
 _GEMMA3N_OWN_CACHES: Final = 20  # later layers read the cache of an earlier one
 _KDA_KERNEL: Final = 4
-_MAX_LAYERS: Final = 512  # llama.cpp's limit
 # Tensors that `--cpu-moe` keeps in main memory (common/common.h, LLM_FFN_EXPS_REGEX).
 _EXPERTS: Final = re.compile(r"\.ffn_(up|down|gate|gate_up)_(ch|)exps")
 
@@ -105,7 +104,7 @@ def facts(header: GgufHeader, *, mtp: bool = False) -> ModelFacts:
         mtp: whether the layers that draft (MTP) are loaded: llama.cpp places them, their experts
             and their caches like the model's other layers, as its last ones.
     """
-    layers = min(_number(header, "block_count"), _MAX_LAYERS)
+    layers = min(_number(header, "block_count"), MAX_LAYERS)
     heads = _most(header, "attention.head_count")
     width = _number(header, "embedding_length")
     trunk = max(0, layers - _number(header, "nextn_predict_layers"))
