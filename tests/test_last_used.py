@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from localspec.engine.cancel import Cancel
@@ -20,6 +24,7 @@ from localspec.pairs.disk.installed import (
     save,
 )
 from localspec.pairs.hub.retries import RetryPolicy
+from localspec.process.messages import SessionInfo
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +50,23 @@ def test_the_pair_that_was_named_is_opened_again(toy_target: Path, toy_draft: Pa
     assert opened() == (name, draft, [])
     assert (name, draft) == (toy_target.stem, toy_draft.name)
     assert opened(draft="none")[:2] == (name, None)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
+def test_a_pair_is_opened_in_a_folder_whose_name_is_not_utf8_and_not_kept(
+    toy_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    (folder / "it.gguf").symlink_to(toy_target)
+    remember_last("before")
+    monkeypatch.chdir(folder)
+    request = LoadRequest(pair="./it.gguf", draft="none", ctx_size=64, threads=1)
+    with closing(open_session(request, lambda *_: None, Cancel())) as session:
+        info = msgspec.convert(session, SessionInfo, from_attributes=True)
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(info), type=SessionInfo) == info
+        assert info.pair_reference == ("./it.gguf", "none")
+    assert recall_last() == LastUsed("before")
 
 
 @pytest.mark.slow

@@ -152,6 +152,14 @@ def test_errors_arrive_as_what_they_were(error: Exception) -> None:
     assert getattr(again, "remedy", "") == getattr(error, "remedy", "")
 
 
+def test_an_error_that_is_made_of_more_than_a_message_is_named() -> None:
+    with pytest.raises(UnicodeEncodeError) as caught:
+        "\udce9".encode()
+    again = m.SentError.of(caught.value).exception()
+    assert str(again) == f"UnicodeEncodeError: {caught.value}"
+    assert "Traceback" in again.__notes__[0]
+
+
 def test_an_error_that_nobody_knows_is_named() -> None:
     class StrangeError(Exception):
         pass

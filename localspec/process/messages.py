@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from msgspec import Struct
@@ -88,13 +89,13 @@ class SentError(Struct, frozen=True):
         ours = getattr(errors, self.kind, None)
         if isinstance(ours, type) and issubclass(ours, errors.LocalspecError):
             return ours(self.message, self.remedy)
+        again: Exception = RuntimeError(f"{self.kind}: {self.message}")
         theirs = getattr(builtins, self.kind, None)
         if isinstance(theirs, type) and issubclass(theirs, Exception):
             path = (self.path,) if self.path else ()
             said = (self.errno, self.message, *path) if self.errno else (self.message,)
-            again = theirs(*said)
-        else:
-            again = RuntimeError(f"{self.kind}: {self.message}")
+            with suppress(TypeError):  # a UnicodeError is made of more than a message
+                again = theirs(*said)
         if self.traceback:
             again.add_note(f"In the engine's process:\n{self.traceback}")
         return again

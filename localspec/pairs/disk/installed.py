@@ -24,7 +24,7 @@ from localspec.limits import LARGEST_FILE
 from localspec.pairs.disk import folders
 from localspec.pairs.names import draft_option, references
 from localspec.pairs.names.reserved_names import FORMER_STARTER, STARTER
-from localspec.safe_text import decoded, reason
+from localspec.safe_text import decoded, encodable, reason
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 _RESERVED: Final = frozenset({FORMER_STARTER, NONE})
@@ -266,8 +266,14 @@ def recall_last() -> LastUsed | None:
 
 
 def remember_last(pair: str, draft: str | None = None) -> None:
-    """Store what is in use; if the folder is read-only, nothing is stored."""
+    """Store what is in use.
+
+    If the folder is read-only, or a path works in this folder alone, nothing is stored.
+    """
     used = LastUsed(lasting(pair), None if draft is None else lasting_drafts(draft))
+    names = (used.pair, *draft_option.names_in(used.draft or ""))
+    if any(references.means_local(each) and not Path(each).is_absolute() for each in names):
+        return
     with contextlib.suppress(OSError):
         private.write_json(_last_path(), used)
 
@@ -290,8 +296,12 @@ def lasting_drafts(text: str) -> str:
 
 
 def lasting(text: str) -> str:
-    """The form of `text` to store: paths are made absolute, so they work in any folder."""
+    """The form of `text` to store: paths are made absolute, so they work in any folder.
+
+    In a folder whose name is not valid UTF-8, which cannot be stored, they stay as they are.
+    """
     text = text.strip()
     if references.means_local(text):
-        return str(folders.user_path(text).absolute())
+        path = str(folders.user_path(text).absolute())
+        return path if encodable(path) == path else text
     return STARTER if text.lower() == FORMER_STARTER else text
