@@ -11,8 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import asdict, replace
 from math import inf
 from typing import Any, Self, Unpack
+
+import msgspec
 
 from localspec.chat.conversation import Message
 from localspec.chat.events import RoundText, TurnEnd, TurnEvents
@@ -28,6 +31,7 @@ from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadOptions, LoadRequest
 from localspec.loading.model_loader import Progress
 
+_LEAST = {"threads": 1, "threads_batch": 1, "draft_threads": 1, "seed": 0}  # less: not chosen
 _SEVERAL = ("stop", "device", "draft_device", "rpc", "tensor_split", "lora")
 _ONE_OF = {
     "flash_attn": tuple(FLASH_ATTENTION),
@@ -48,26 +52,63 @@ def load(
             the starter.
         progress: called with the name of every step and its share done (0 to 1, None if not known).
         options: those of ``localspec run``, with underscores; see `LoadRequest`. An option that
-            takes several values also accepts a single string.
+            takes several values also accepts a single string, with commas between as on the
+            command line (but for `stop` and `lora`).
 
     Raises:
         LocalspecError: a file that is missing or is not a usable model (`ModelError`), a draft with
             another vocabulary (`VocabularyMismatch`), too little memory (`OutOfMemory`), an unknown
             name (`HubError`), invalid options (`UsageError`).
     """
-    given: dict[str, Any] = dict(options)
-    for name in _SEVERAL:
-        if given.get(name) is not None:
-            given[name] = (given[name],) if isinstance(given[name], str) else tuple(given[name])
-    given["lora"] = tuple(
-        (each, 1.0) if isinstance(each, str) else tuple(each) for each in given.get("lora") or ()
-    )
-    bias = given.get("logit_bias", ())
-    given["logit_bias"] = tuple(bias.items() if isinstance(bias, Mapping) else bias)
-    request = LoadRequest(pair=pair, **given)
-    _check(request)
+    try:
+        request = _request(pair, {name: each for name, each in options.items() if each is not None})
+    except (TypeError, ValueError) as error:
+        wrong = f"these options cannot be used: {error}"
+        raise UsageError(wrong, "docs/api.md names the options.") from None
     progress = progress or (lambda _step, _share: None)
     return Chat(load_session(request, progress=progress, cancel=Cancel()))
+
+
+def _request(pair: str | None, given: dict[str, Any]) -> LoadRequest:
+    """The request for options that are given as plain values, or as on the command line.
+
+    Raises:
+        TypeError, ValueError: an option is unknown, or has another type.
+        UsageError: the command line would refuse it.
+    """
+    for name in given.keys() & {*_SEVERAL}:
+        given[name] = _several(name, given[name])
+    for name in given.keys() & {"n_gpu_layers", "draft_n_gpu_layers"}:
+        given[name] = {"auto": None, "all": -1}.get(str(given[name]), given[name])
+    lora, bias = given.get("lora", ()), given.get("logit_bias", ())
+    given["lora"] = tuple((each, 1.0) if isinstance(each, str) else tuple(each) for each in lora)
+    given["logit_bias"] = tuple(bias.items() if isinstance(bias, Mapping) else map(tuple, bias))
+    asked = LoadRequest(pair=pair, **given)
+    _check(asked)
+    plain = {name: _plain(each) for name, each in asdict(asked).items()}
+    request = msgspec.convert(plain, LoadRequest)
+    counts = {name: getattr(request, name) for name in _LEAST}
+    chosen = {name: n for name, n in counts.items() if n is not None and n >= _LEAST[name]}
+    return replace(request, **{**dict.fromkeys(_LEAST), **chosen})
+
+
+def _several(name: str, value: Any) -> tuple[Any, ...]:
+    """The values of an option that takes several, which one string may name."""
+    if not isinstance(value, str):
+        return tuple(value)
+    if name in ("stop", "lora"):
+        return (value,)
+    names = tuple(filter(None, map(str.strip, value.split(","))))
+    if name == "tensor_split":
+        return tuple(map(float, names))
+    return () if names == ("none",) else names
+
+
+def _plain(value: Any) -> Any:
+    """A value with numbers of Python's own where it has numpy's."""
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
+    return value.item() if hasattr(value, "item") else value
 
 
 def _check(request: LoadRequest) -> None:
@@ -91,14 +132,10 @@ class Chat:
     """A conversation with loaded models, one answer at a time; a context manager.
 
     Any thread may read `figures` and call `stop`.
-
-    Attributes:
-        last: how the last answer ended, with its whole text and figures; None before the first.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self.last: TurnEnd | None = None
 
     def ask(self, text: str) -> Generator[RoundText, None, None]:
         """Ask a question, and yield the answer round by round while it is written.
@@ -124,8 +161,14 @@ class Chat:
             for event in turn:
                 if isinstance(event, RoundText):
                     yield event
-                elif isinstance(event, TurnEnd):
-                    self.last = event
+
+    @property
+    def last(self) -> TurnEnd | None:
+        """How the last answer ended, with its whole text and figures.
+
+        None before the first, and after one that failed.
+        """
+        return self._session.last
 
     @property
     def figures(self) -> Figures:

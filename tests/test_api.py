@@ -7,13 +7,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
+from itertools import chain
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import click
+import numpy as np
 import pytest
 
 import localspec
+from localspec import api
 from localspec.chat.events import RoundText
+from localspec.cli.shared_options import shared_options
 from localspec.engine.length import profile
 from localspec.engine.length.profile import Timing
 from localspec.engine.record.stats import FinishReason
@@ -69,6 +74,7 @@ def test_the_options_are_those_of_a_request() -> None:
 def test_an_option_has_the_type_of_the_request_unless_it_takes_more() -> None:
     request, options = get_type_hints(LoadRequest), get_type_hints(LoadOptions)
     wider = {"device", "draft_device", "logit_bias", "lora", "rpc", "stop", "tensor_split"}
+    wider |= {"n_gpu_layers", "draft_n_gpu_layers"}
     assert {name for name, kind in options.items() if kind != request[name]} == wider
 
 
@@ -116,6 +122,8 @@ def test_breaking_off_keeps_what_was_written_and_leaves_room_for_the_next(
         if piece.text:
             break
     assert chat.messages[-1].content == piece.text
+    assert chat.last is not None
+    assert (chat.last.text, chat.last.reason) == (piece.text, FinishReason.CANCELLED)
     assert list(chat.ask("And then?"))
 
 
@@ -151,12 +159,41 @@ def test_two_answers_at_once_are_refused(chat: localspec.Chat) -> None:
         ({"ctx_size": 3}, "a context of 3"),
         ({"tensor_split": (1.0, -1.0)}, "tensor_split is"),
         ({"logit_bias": {10**6: 1.0}}, "names token 1000000"),
+        ({"threads": "four"}, r"`\$.threads`"),
+        ({"n_gpu_layers": "most"}, r"`\$.n_gpu_layers`"),
+        ({"tensor_split": "3:1"}, "'3:1'"),
+        ({"device": 1}, "not iterable"),
+        ({"temperature": 1.0}, "'temperature'"),
     ],
 )
 def test_impossible_options_are_usage_errors(wrong: dict[str, Any], says: str) -> None:
     options: Any = {**SMALL, **wrong}
     with pytest.raises(UsageError, match=says):
         localspec.load(**options)
+
+
+def test_options_mean_the_same_as_on_the_command_line() -> None:
+    written = {
+        "--threads": "-1",
+        "--seed": "-1",
+        "--device": "none",
+        "--draft-device": "A, B",
+        "--n-gpu-layers": "all",
+        "--draft-n-gpu-layers": "auto",
+        "--tensor-split": "3,1",
+    }
+    given = {name.lstrip("-").replace("-", "_"): value for name, value in written.items()}
+    given |= {"threads": -1, "seed": -1, "draft_threads": np.int64(2), "temp": np.float32(0.5)}
+    meant: list[LoadRequest] = []
+
+    @click.command()
+    @shared_options
+    def command(options: LoadRequest) -> None:
+        meant.append(options)
+
+    words = ["--draft-threads", "2", "--temp", "0.5", *chain.from_iterable(written.items())]
+    command.main(words, standalone_mode=False)
+    assert meant == [api._request(None, given)]
 
 
 def test_one_string_is_one_of_several() -> None:

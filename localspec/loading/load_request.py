@@ -127,14 +127,14 @@ class LoadOptions(TypedDict, total=False):
     ctx_size: int | None
     threads: int | None
     threads_batch: int | None
-    n_gpu_layers: int | None
+    n_gpu_layers: int | Literal["auto", "all"] | None
     n_cpu_moe: int | None
     cpu_moe: bool
     device: str | Sequence[str] | None
     split_mode: str
-    tensor_split: Sequence[float]
+    tensor_split: str | Sequence[float]
     draft_threads: int | None
-    draft_n_gpu_layers: int | None
+    draft_n_gpu_layers: int | Literal["auto", "all"] | None
     draft_device: str | Sequence[str] | None
     rpc: str | Sequence[str]
     flash_attn: str

@@ -12,7 +12,7 @@ from localspec import formats
 from localspec.chat.advice import SamplingAdvice
 from localspec.chat.conversation import Message
 from localspec.chat.dialects import Dialect
-from localspec.chat.events import TurnEvents
+from localspec.chat.events import TurnEnd, TurnEvents
 from localspec.chat.figures.figures import Figures
 from localspec.chat.prompt.renderer import TemplateRenderer
 from localspec.chat.prompt.template import ChatTemplate
@@ -321,6 +321,11 @@ class Session:
     def stop(self) -> None:
         """End the running turn after its present round. From any thread."""
         self._guard.stop()
+
+    @property
+    def last(self) -> TurnEnd | None:
+        """How the last answer ended; None before the first, and after one that failed."""
+        return self._turns.last
 
     @property
     def written(self) -> GenerationRecord | None:

@@ -43,6 +43,7 @@ class Turns:
 
     Attributes:
         trace: writes a trace of the following answers; None for no trace.
+        last: how the last answer ended; None before the first, and after one that failed.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Turns:
         self._drafting, self._writer = drafting, writer
         self.messages: list[Message] = []
         self.trace: TraceWriter | None = None
+        self.last: TurnEnd | None = None
 
     def ask(self, text: str, cancel: Cancel) -> TurnEvents:
         """As `Session.turn`."""
@@ -135,7 +137,7 @@ class Turns:
         answer = AnswerText(piece, stops, drafters, begins=opened, repetition=cycle)
         stats = self._writer.begin(answer, settings.lenience)
         before, self.messages[:] = list(self.messages), asked
-        reason: FinishReason | None = None
+        self.last = reason = None
         try:
             if prompt is None:
                 raise Cancelled
@@ -158,4 +160,6 @@ class Turns:
             else:
                 message = Message(Role.ASSISTANT, answer.text, reason, answer.spans)
                 self.messages.append(message)
-        yield TurnEnd(answer.text, reason, stats, answer.stopped_by)
+            if reason is not None:
+                self.last = ended = TurnEnd(answer.text, reason, stats, answer.stopped_by)
+        yield ended
