@@ -13,6 +13,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from math import inf
+from pathlib import Path
 from typing import Any, Self, Unpack
 
 import msgspec
@@ -77,7 +78,10 @@ def _request(pair: str | None, given: dict[str, Any]) -> LoadRequest:
         UsageError: the command line would refuse it.
     """
     for name in given.keys() & {*_SEVERAL}:
-        given[name] = _several(name, given[name])
+        try:
+            given[name] = _several(name, given[name])
+        except TypeError:
+            raise TypeError(f"{name} takes several values, not {given[name]!r}") from None
     for name in given.keys() & {"n_gpu_layers", "draft_n_gpu_layers"}:
         given[name] = {"auto": None, "all": -1}.get(str(given[name]), given[name])
     lora, bias = given.get("lora", ()), given.get("logit_bias", ())
@@ -105,9 +109,11 @@ def _several(name: str, value: Any) -> tuple[Any, ...]:
 
 
 def _plain(value: Any) -> Any:
-    """A value with numbers of Python's own where it has numpy's."""
+    """A value with Python's own numbers for numpy's, and texts for paths."""
     if isinstance(value, tuple):
         return tuple(map(_plain, value))
+    if isinstance(value, Path):
+        return str(value)
     return value.item() if hasattr(value, "item") else value
 
 

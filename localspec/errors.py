@@ -169,7 +169,7 @@ def lacks_memory(error: BaseException) -> bool:
     """Whether `error` says that memory ran out.
 
     The dynamic loader reports it as an `ImportError` of the library that it could not map, and
-    torch as a `RuntimeError`: of a card with a name of its own, of the CPU's allocator without one.
+    torch as a `RuntimeError`.
     """
     match error:
         case MemoryError():
@@ -177,7 +177,7 @@ def lacks_memory(error: BaseException) -> bool:
         case ImportError():
             return "failed to map segment" in str(error)
         case RuntimeError():
-            return type(error).__name__ == "OutOfMemoryError" or "CPUAllocator" in str(error)
+            return any(said in str(error) for said in ("out of memory", "CPUAllocator"))
     return False
 
 

@@ -162,7 +162,7 @@ def test_two_answers_at_once_are_refused(chat: localspec.Chat) -> None:
         ({"threads": "four"}, r"`\$.threads`"),
         ({"n_gpu_layers": "most"}, r"`\$.n_gpu_layers`"),
         ({"tensor_split": "3:1"}, "'3:1'"),
-        ({"device": 1}, "not iterable"),
+        ({"device": 1}, "device takes several values, not 1"),
         ({"temperature": 1.0}, "'temperature'"),
     ],
 )

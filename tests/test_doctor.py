@@ -324,7 +324,7 @@ def test_threads_come_from_the_settings_file() -> None:
     assert _threads_asked(None) == 0
     assert "localspec uses 8\n" in "\n".join(_fact_lines(GOOD))
     asked = "\n".join(_fact_lines(replace(GOOD, threads_asked=4)))
-    assert "localspec uses 8, or the 4 of the settings file\n" in asked
+    assert "localspec uses 8, the settings file asks for 4\n" in asked
 
 
 # --- containers -------------------------------------------------------------------------------

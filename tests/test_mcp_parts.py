@@ -301,6 +301,8 @@ def test_a_path_of_windows_keeps_its_backslashes(monkeypatch: pytest.MonkeyPatch
     words = r'files "C:\my tools\server.exe" C:\notes'
     monkeypatch.setattr(sys, "platform", "win32")
     assert added(words)[1] == ServerSettings(command=r"C:\my tools\server.exe", args=(r"C:\notes",))
+    shown = added(r"files 'C:\my tools\server.exe' C:\notes")[1]
+    assert (shown.command, shown.args) == (r"C:\my tools\server.exe", (r"C:\notes",))
     monkeypatch.setattr(sys, "platform", "linux")
     assert added("files server C:\\notes")[1].args == ("C:notes",)
 

@@ -239,6 +239,7 @@ def test_a_fault_of_python_is_a_lack_of_memory_only_under_a_limit(
     ("error", "lacks"),
     [
         (type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory"), True),
+        (RuntimeError("MPS backend out of memory (MPS allocated: 9 GB)"), True),
         (RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: not enough"), True),
         (RuntimeError("shapes cannot be multiplied"), False),
     ],

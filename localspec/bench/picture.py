@@ -163,16 +163,21 @@ def _bars(
     """
     drawing.text(20, drawing.height + 12, title, _BIG)
     y = drawing.height + 24
-    ends = [found.high or found.value for _, found in rows] + ([] if least is None else [least])
-    scale = (_RIGHT - 170 - _LEFT) / max(ends, default=1.0)
+    values = [found.value for _, found in rows] + ([] if least is None else [least])
+    most = 2 * max(values, default=0.5)  # the interval of two questions may be without bounds
+    ends = [min(found.high, most) for _, found in rows if found.high is not None]
+    width = _RIGHT - 170 - _LEFT
+    scale = width / max((*values, *ends), default=1.0)
     for kind, found in rows:
         colour = _GREEN if found.above_one else _RED if found.below_one else _GREY
         drawing.text(20, y + 14, kind[:18])
-        width = scale * found.value
-        drawing.rect(_LEFT, y + 2, width, _ROW - 8, _BLUE if least is None else colour)
+        drawing.rect(
+            _LEFT, y + 2, scale * found.value, _ROW - 8, _BLUE if least is None else colour
+        )
         if found.low is not None and found.high is not None:
             middle = y + _ROW / 2 - 2
-            ends_at = (_LEFT + scale * found.low, middle), (_LEFT + scale * found.high, middle)
+            right = _LEFT + min(width, scale * found.high)
+            ends_at = (_LEFT + scale * found.low, middle), (right, middle)
             drawing.line(ends_at, _INK, 2)
         said = f"{found.value:.1f}" if least is None else known(found)
         drawing.text(_RIGHT - 150, y + 14, said)

@@ -166,10 +166,13 @@ def shipped(name: str) -> PromptSet:
 
 
 def quick(kinds: Sequence[str] = ()) -> PromptSet:
-    """The questions of a quick bench of any drafter, each of at most 1,000 characters.
+    """The questions of a quick bench of any drafter.
+
+    Those of its own kinds have at most 1,000 characters.
 
     Args:
-        kinds: only these, whatever drafts; of kinds that it lacks the general questions.
+        kinds: only these, whatever drafts; of kinds that it lacks the general questions, however
+            long they are.
 
     Raises:
         UsageError: a kind does not exist.

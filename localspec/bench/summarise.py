@@ -81,11 +81,9 @@ def speedups(runs: Sequence[BenchRun], arm: str, *, steady: bool = False) -> dic
     return found
 
 
-def faster(
-    runs: Sequence[BenchRun], arm: str, other: str, *, steady: bool = False
-) -> MeanInterval | None:
+def faster(runs: Sequence[BenchRun], arm: str, other: str) -> MeanInterval | None:
     """The speed of one setting over that of another, question by question, as for `speedups`."""
-    mine, its = (speedups(runs, name, steady=steady) for name in (arm, other))
+    mine, its = (speedups(runs, name) for name in (arm, other))
     return interval(
         {kind: [a / b for a, b in zip(mine[kind], its[kind], strict=True)] for kind in mine}
     )

@@ -266,6 +266,8 @@ def _why(error: BaseException, timeout: float) -> str:
 
 def _unreachable(error: httpx2.HTTPError) -> str:
     """Why a server cannot be reached, and the variable to check if requests to it leave here."""
+    if isinstance(error, httpx2.ReadError):  # it was reached
+        return reason(error)
     refused = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.ProxyError)
     outside = refused and not _is_here(error.request.url.host)
     remedy = connections.way_out(error) if outside else ""
@@ -322,7 +324,7 @@ async def _forgotten(gone: asyncio.Event, response: httpx2.Response) -> None:
 
 async def _bound(response: httpx2.Response) -> None:
     """Limit the bytes of a response before it is read; packed ones could grow without a limit."""
-    if response.headers.get("content-encoding", "identity") != "identity":
+    if response.headers.get("content-encoding", "").lower() not in ("", "identity"):
         raise httpx2.ReadError("it sent a compressed answer, which it was not asked for")
     if isinstance(response.stream, httpx2.AsyncByteStream):
         response.stream = _BoundedStream(response.stream)

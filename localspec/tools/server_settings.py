@@ -169,7 +169,11 @@ def split(line: str) -> list[str]:
     Raises:
         ValueError: a quote has no end.
     """
-    return shlex.split(line.replace("\\", "\\\\") if sys.platform == "win32" else line)
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=False)
+    lexer.whitespace_split, lexer.commenters = True, ""
+    if sys.platform == "win32":
+        lexer.escape = ""
+    return list(lexer)
 
 
 def added(words: str) -> tuple[str, ServerSettings]:

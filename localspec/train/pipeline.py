@@ -398,9 +398,9 @@ class _TrainingRun:
         """Train; afterwards the best head is in the work folder."""
         from localspec.train.training import Training  # noqa: PLC0415 - torch
 
-        learns, drafted = self._learner(shape, samples)
         common = token_ids.commonest(samples)
-        with self._reading(session) as taps:
+        with self._reading(session) as taps:  # first: a card must have room for both
+            learns, drafted = self._learner(shape, samples)
             lessons = Lessons(taps, self.weights)
             passes = begun.terms.passes
             training = Training(
@@ -434,7 +434,7 @@ class _TrainingRun:
         learns = learner(
             *(shape, tensors, drafted, self.threads),
             trained=self.request.init is not None,
-            n_bytes=learning_bytes(shape),
+            n_bytes=learning_bytes(shape) + 8 * ROWS * shape.vocab,  # with the target's logits
         )
         if learns.device.type != device().type:
             self.listener.tell(
@@ -477,12 +477,15 @@ class _TrainingRun:
             )
         out = place(self.target.paths[0], request.out)
         accepted = found.reference.first
-        if request.out is None and (before := replaced(out, self.target.paths)) > accepted:
+        if (
+            not (request.out or request.force)
+            and (before := replaced(out, self.target.paths)) > accepted
+        ):
             raise LocalspecError(
                 f"the earlier head of this target stays: {formats.percent(before)} of its first"
                 f" tokens are accepted, and {formats.percent(accepted)} of the new one's",
-                "Train anew with more --tokens (--anew), or name a file for this head"
-                " (--resume -o FILE).",
+                "Train anew with more --tokens (--anew), or keep the new one (--resume --force, or"
+                " -o FILE).",
             )
         rewritten(self.work.head, out, {trained_heads.ACCEPTED: accepted})
         name = record(self.target.paths, out)

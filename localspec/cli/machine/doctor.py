@@ -93,7 +93,7 @@ def _fact_lines(facts: MachineFacts) -> list[str]:
         f"backends    {', '.join(facts.backends)}",
         f"processor   {facts.processor}, {facts.cores} cores, {facts.logical} threads;"
         f" localspec uses {facts.threads}"
-        f"{f', or the {asked} of the settings file' if (asked := facts.threads_asked) else ''}",
+        f"{f', the settings file asks for {asked}' if (asked := facts.threads_asked) else ''}",
         f"built for   {', '.join(facts.built_for) or 'no instruction set that it names'}"
         f"{f', by {facts.compiler}' if facts.compiler else ''}"
         f"{f'; chosen for this processor: {facts.variant}' if facts.variant else ''}",

@@ -203,7 +203,10 @@ def _encoded(gbnf: str) -> bytes:
         raise _refusal("it is empty" if not raw.strip() else "it contains a zero byte")
     bare = _WRITTEN.sub("", gbnf)
     if "<" in bare:  # llama.cpp lets a token come that it then ends the process for
-        raise _refusal("it names tokens, for which only llguidance's Lark has a word, %mark")
+        raise UsageError(
+            "localspec takes no names of tokens in GBNF",
+            "Write the grammar in llguidance's Lark, where %mark names a mark.",
+        )
     if max(accumulate(((char == "(") - (char == ")") for char in bare), initial=0)) > _DEEPEST:
         raise _refusal(f"its brackets are more than {_DEEPEST} deep")
     if bare.count("::=") > _MOST_RULES:

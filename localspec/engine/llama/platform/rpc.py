@@ -314,8 +314,8 @@ def lend(
         host: address to listen at.
         port: 0 for any free one.
         threads: CPU threads that compute.
-        device: names of the devices to lend; None for the accelerators, or the CPU without any;
-            empty for the CPU.
+        device: names of the devices to lend; None for the accelerators that are used here, or the
+            CPU without any; empty for the CPU.
         memory: bytes of each device that others may use; None for all that is free.
         force: also listen at an address that the internet can reach.
         ready: called with the address once it accepts connections.
@@ -325,7 +325,8 @@ def lend(
         EngineError: this build has no RPC backend, or the server ended.
     """
     start = _START(_function("start_server"))
-    names = [each.label for each in devices()] if device is None else device
+    usual = [each.label for each in devices() if not each.left_out]
+    names = usual if device is None else device
     handles = device_list(names, cpu=True)
     count = len(handles) - 1
     address = _free_address(host, port, force=force)
