@@ -155,6 +155,7 @@ async def test_a_selection_in_a_scrolled_conversation_is_what_the_mouse_touched(
     numbered = "\n".join(f"line {n} of the answer" for n in range(300))
     async with chatting(size=(80, 24), answers=[numbered]) as chat:
         await chat.ask("Go on.")
+        await chat.until(lambda: not chat.timers(), "rest")  # else lines may still move
         transcript = chat.app.transcript
         transcript.scroll_to(y=120, animate=False, immediate=True)
         await chat.settle()

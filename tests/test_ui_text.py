@@ -25,8 +25,10 @@ from localspec.ui.commands.command import message_text, parse
 from localspec.ui.input.prompt_area import InputHistory
 from localspec.ui.panel import drawing
 from localspec.ui.transcript.blocks import Block, CodeBlock, lay_out
-from localspec.ui.transcript.growing import STYLES, GrowingMarkdown, GrowingOrigins, cut
+from localspec.ui.transcript.cutting import cut
+from localspec.ui.transcript.growing import STYLES, GrowingMarkdown, GrowingOrigins
 from localspec.ui.transcript.items import Answer, Question
+from localspec.ui.transcript.markdown_blocks import parse as parsed
 
 UI = Path(launch.__file__).parent
 
@@ -174,6 +176,53 @@ def test_a_long_listing_stays_code_when_it_is_cut() -> None:
     assert plain[-1] == "after"
 
 
+def grown(source: str, width: int = 80) -> list[str]:
+    """The lines of a text that comes in pieces."""
+    growing, lines = GrowingMarkdown(), []
+    for start in range(0, len(source), 300):
+        final, live = growing.add([Span(source[start : start + 300], Origin.TARGET)])
+        lines += lay_out(final, width)
+    return [line.plain.rstrip() for line in [*lines, *lay_out(live, width)]]
+
+
+def in_one(source: str, width: int = 80) -> list[str]:
+    """The lines of a text of one block that is parsed without a cut."""
+    (block,) = parsed(source)
+    return [line.plain.rstrip() for line in lay_out(block.blocks(), width)]
+
+
+_CODE = [f"line_{n} = {{'of': 'code'}}" for n in range(300)]
+
+
+def indented(lines: list[str], by: str) -> str:
+    return "".join(f"{by}{line}\n" for line in lines)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "".join(f"- item {n}\n  - inner\n    goes on\n" for n in range(300)),
+        "".join(f"{n}. item\n\n    details of {n}\n    {_CODE[n]}\n\n" for n in range(1, 100)),
+        "1. Save it:\n\n   ```text\n" + indented(_CODE, "   ") + "   ```\n\n   Run it.\n2. End\n",
+        "- a\n  - b\n    - c:\n      ~~~\n" + indented(_CODE, "      ") + "      ~~~\n- d\n",
+        "- ```\n" + indented(_CODE, "  ") + "  ```\n  after\n",
+        "> Save:\n> ```text\n" + indented(_CODE, "> ") + "> ```\n> Run.\n",
+        "- Save:\n  > ```text\n" + indented(_CODE, "  > ") + "  > ```\n  > Run.\n",
+        "".join(f"> line {n}\n" for n in range(900)),
+        "1. All of it:\n" + "".join(f"   - part {n}\n     goes on\n" for n in range(300)),
+        "- All of it:\n\n" + indented(_CODE, "    "),
+        "```text\n" + "\n\n".join(_CODE) + "\n```\n",
+        indented(_CODE, "    "),
+    ],
+)  # fmt: skip
+def test_what_is_cut_goes_on_in_the_same_list_quote_or_fence(text: str) -> None:
+    assert len(text) > 5000
+    shown_once, cut_up = in_one(text), grown(text)
+    for one, other in zip(shown_once, cut_up, strict=False):
+        assert one == other
+    assert len(shown_once) == len(cut_up)
+
+
 MINIFIED = '```json{"list":[' + '{"key":"value"},' * 2000
 
 
@@ -184,7 +233,7 @@ MINIFIED = '```json{"list":[' + '{"key":"value"},' * 2000
 )  # fmt: skip
 def test_a_block_that_opens_with_an_endless_line_gets_shorter_when_it_is_cut(text: str) -> None:
     while len(text) > 4000:
-        head, rest = cut(text)
+        head, rest, *_ = cut(text)
         assert len(rest) <= len(text) - 1900
         assert len(head) <= 4100
         text = rest

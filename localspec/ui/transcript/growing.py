@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from textual.content import Content
@@ -16,6 +16,7 @@ from localspec.chat.events import MODELS, Origin, Span
 from localspec.chat.figures.figures import AnswerFigures
 from localspec.process.messages import SessionInfo
 from localspec.ui.transcript.blocks import GAP, Block, Paragraph, divided
+from localspec.ui.transcript.cutting import LONGEST_TAIL, cut
 from localspec.ui.transcript.markdown_blocks import TopLevelBlock, parse
 from localspec.ui.widgets import MUTED
 
@@ -30,12 +31,8 @@ STYLES = {
 }
 """The looks of an answer's pieces by origin, told apart not by colour alone."""
 _GAP = Block(GAP)
-# A block that does not end (one line of a megabyte, a long listing) is cut at this length.
-_LONGEST_TAIL = 4000
 LONGEST_PIECE = 1000
 _SHOWN_WHILE_GROWING = 4000  # of a thought
-# A fence and the name of its language, as far as both are of a usual length.
-_OPENING = re.compile(r"\s*(`{3,40}(?![^\n]*`)|~{3,40}(?!~)) *([\w+#.-]{0,40})")
 
 
 class GrowingMarkdown:
@@ -50,6 +47,8 @@ class GrowingMarkdown:
         self._tail = ""
         self._unfinished: list[TopLevelBlock] = []  # the blocks of the tail
         self._any = False
+        self._joined = False  # whether the tail goes on with a block that was cut
+        self._unmarked: tuple[int, ...] = ()  # in these list items
 
     def add(self, spans: Iterable[Span]) -> tuple[list[Block], list[Block]]:
         """Append text: blocks that have become final, and the new unfinished end.
@@ -61,10 +60,10 @@ class GrowingMarkdown:
         for start in range(0, len(text), LONGEST_PIECE):
             self._tail += text[start : start + LONGEST_PIECE]
             for each in self._finished():
-                final += self._spaced(each.blocks())
+                final += self._spaced(each)
         live: list[Block] = []
         for each in self._unfinished:
-            live += self._spaced(each.blocks(), peek=True)
+            live += self._spaced(each, peek=True)
         return final, live
 
     def _finished(self) -> list[TopLevelBlock]:
@@ -73,38 +72,28 @@ class GrowingMarkdown:
         finished = self._unfinished[:-1]
         if finished:
             self._tail = "\n".join(self._tail.split("\n")[self._unfinished[-1].first_line :])
-        if len(self._tail) > _LONGEST_TAIL:
-            head, self._tail = cut(self._tail)
+            self._joined, self._unmarked = False, ()
+        if len(self._tail) > LONGEST_TAIL:
+            head, rest, joined, unmarked = cut(self._tail, self._unmarked)
             finished += self._parse(head)
+            self._tail, self._joined, self._unmarked = rest, joined, unmarked
         if finished:  # they may have kept the parser from links or tables
             self._unfinished = self._parse(self._tail)
         return finished
 
     def _parse(self, source: str) -> list[TopLevelBlock]:
-        return parse(source, self._references)
+        found = parse(source, self._references)
+        if found:
+            found[0] = replace(found[0], joined=self._joined, unmarked=self._unmarked)
+        return found
 
-    def _spaced(self, blocks: list[Block], *, peek: bool = False) -> list[Block]:
-        """An empty line before every top-level block but the first."""
-        spaced = [_GAP, *blocks] if self._any and blocks else blocks
+    def _spaced(self, block: TopLevelBlock, *, peek: bool = False) -> list[Block]:
+        """An empty line before every top-level block but the first and the rest of one."""
+        blocks = block.blocks()
+        spaced = [_GAP, *blocks] if self._any and blocks and not block.joined else blocks
         if not peek:
             self._any = self._any or bool(blocks)
         return spaced
-
-
-def cut(text: str) -> tuple[str, str]:
-    """Divide a block that grows without end; a fence is closed and opened again.
-
-    Cut at a line's end if the last half has one, else at a space, else anywhere. The rest is
-    shorter by at least almost half of the longest tail: the fence that opens it again is only a
-    mark and the name of a language.
-    """
-    limit = _LONGEST_TAIL
-    at = text.rfind("\n", limit // 2, limit) + 1 or text.rfind(" ", limit // 2, limit) + 1 or limit
-    head, tail = text[:at], text[at:]
-    if opening := _OPENING.match(head):
-        mark, language = opening.groups()
-        return f"{head.rstrip()}\n{mark}\n", f"{mark}{language}\n{tail}"
-    return head, tail
 
 
 class GrowingOrigins:
@@ -124,7 +113,7 @@ class GrowingOrigins:
             for text in others:
                 final.append(self._take_line())
                 self._grow(text, style)
-            if self._length > _LONGEST_TAIL:
+            if self._length > LONGEST_TAIL:
                 final.append(self._take_line())
         return final, [self._block()]
 

@@ -82,14 +82,18 @@ class TopLevelBlock:
 
     Attributes:
         first_line: where it begins in the source.
+        joined: whether it is the rest of a block, without an empty line before it.
+        unmarked: the widths of its first list items, which have no mark.
     """
 
     first_line: int
-    _tokens: Sequence[Token]
+    tokens: Sequence[Token]
+    joined: bool = False
+    unmarked: tuple[int, ...] = ()
 
     def blocks(self) -> list[Block]:
         """Its drawable blocks, made on request because colouring code takes most of the time."""
-        return _Builder().build(self._tokens)
+        return _Builder(self.unmarked).build(self.tokens)
 
 
 def parse(source: str, references: Mapping[str, Any] | None = None) -> list[TopLevelBlock]:
@@ -136,9 +140,10 @@ class _Nesting:
 
 
 class _Builder:
-    """Turns the tokens of one top-level block into blocks."""
+    """Turns the tokens of one top-level block into blocks; `unmarked` as in `TopLevelBlock`."""
 
-    def __init__(self) -> None:
+    def __init__(self, unmarked: Sequence[int]) -> None:
+        self._unmarked = list(unmarked)
         self._blocks: list[Block] = []
         self._levels: list[_Nesting] = []
         self._lists: list[int | None] = []  # the next number, None in a list with bullets
@@ -200,6 +205,8 @@ class _Builder:
         else:
             marker = f"{number}. "
             self._lists[-1] = number + 1
+        if self._unmarked:
+            marker = " " * self._unmarked.pop(0)
         first = Content.styled(marker, "$text-primary")
         self._levels.append(_Nesting(first, Content(" " * first.cell_length)))
 
@@ -247,7 +254,8 @@ def code_lines(code: str, language: str) -> tuple[Content, ...]:
     long = len(code) > _LONGEST_COLOURED or max(map(len, lines)) > _LONGEST_COLOURED_LINE
     if long or not language:
         return tuple(Content(line) for line in lines)
-    return tuple(highlight(code, language=language).split("\n", allow_blank=True))
+    coloured = highlight(f"{code}\n", language=language)  # which drops the last line break
+    return tuple(coloured.split("\n", allow_blank=True))
 
 
 def inline(tokens: Sequence[Token]) -> Content:
