@@ -9,15 +9,17 @@ import pytest
 
 from localspec.chat.advice import SamplingAdvice, advise
 from localspec.chat.conversation import Role
+from localspec.chat.events import Origin, Span
 from localspec.chat.settings import ChatSettings
 from localspec.errors import LocalspecError, SamplingError, UsageError
 from localspec.ui.commands import parameters
 from localspec.ui.commands.command_table import COMMANDS
 from localspec.ui.conversation.engine_phase import EnginePhase
 from localspec.ui.input import extracts
-from localspec.ui.input.extracts import code_blocks
 from localspec.ui.input.suggestions import candidates
 from localspec.ui.screens.pairs import PairsScreen
+from localspec.ui.transcript.items import Answer
+from localspec.ui.transcript.markdown_blocks import code_blocks
 from tests.support.chat_pilot import Chat, chatting, loading
 from tests.support.pairwise import usually
 from tests.support.scripted_session import Gate, ScriptedSession
@@ -216,6 +218,15 @@ async def test_answers_and_blocks_of_code_are_copied() -> None:
             await chat.until(lambda told=told: told in chat.status(), command)
 
 
+def test_an_answer_that_is_only_a_thought_so_far_is_not_copied() -> None:
+    said, thought = (
+        Answer([Span(text, Origin.TARGET)]) for text in ("Said.", "<think>\nWell,\n</think>\n\n")
+    )
+    assert extracts.to_copy([said, thought], "") == ("Said.", "the last answer")
+    with pytest.raises(UsageError, match="no answer yet"):
+        extracts.to_copy([thought], "")
+
+
 @pytest.mark.slow
 async def test_what_lookup_knows_of_earlier_conversations_can_be_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -233,6 +244,12 @@ def test_code_blocks_of_all_kinds() -> None:
     assert code_blocks("```\na\n```\ntext\n````md\n```\nb\n```\n````\n") == ["a", "```\nb\n```"]
     assert code_blocks("```py\nnever closed") == ["never closed"]
     assert code_blocks("no `code` here") == []
+    item = (
+        "1. Save:\n\n    ```py\n    def f():\n        pass\n    ```\n\n   - ~~~\n     z\n     ~~~\n"
+    )
+    assert code_blocks(item) == ["def f():\n    pass", "z"]
+    assert code_blocks("> Run:\n> ```sh\n> ls\n>\n>   -l\n> ```\n") == ["ls\n\n  -l"]
+    assert code_blocks("    ```\n    a listing of the marks\n") == []
 
 
 def test_parameters_are_shown_changed_and_checked() -> None:

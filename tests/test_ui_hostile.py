@@ -8,9 +8,9 @@ from __future__ import annotations
 import pytest
 
 from localspec.chat.events import Origin, Span
-from localspec.ui.input.extracts import code_blocks
 from localspec.ui.transcript.growing import GrowingMarkdown
 from localspec.ui.transcript.items import Answer
+from localspec.ui.transcript.markdown_blocks import code_blocks
 from tests.support.hostile_texts import Shown, hostile, show
 from tests.support.pairwise import usually
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from localspec.chat.dialects import Dialect
 from localspec.chat.events import Origin, Span
 from localspec.safe_text import one_line
-from localspec.ui.input.extracts import code_blocks
 from localspec.ui.transcript.items import Answer, ConversationItem, Notice, Question
+from localspec.ui.transcript.markdown_blocks import code_blocks
 
 # What must never reach a terminal as it is. A tab is laid out as blanks before it does.
 CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")

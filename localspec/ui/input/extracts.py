@@ -12,6 +12,7 @@ from localspec.errors import UsageError
 from localspec.pairs.disk.folders import is_file, user_path
 from localspec.safe_text import decoded_without_zeros
 from localspec.ui.transcript.items import Answer, ConversationItem
+from localspec.ui.transcript.markdown_blocks import code_blocks
 
 LONGEST = 200_000
 _MOST_MENTIONS = 500  # each costs a look at the disk
@@ -19,9 +20,6 @@ _MENTION = re.compile(r"(?<!\S)@(\"[^\"\n]+\"|\S+)")
 _CLOSING, _LONGEST_NAME = ".,;:!?)", 300
 _PATH_LIKE = re.compile(r"\.{0,2}[/~].+|[^()]+\.\w{1,8}")
 _SHORTER = "Attach a part of it that fits into the context."
-_FENCE = re.compile(
-    r"^( {0,3})(`{3,}+|~{3,}+)[^\n]*+\n(.*?)(?:^ {0,3}\2[`~]*[ \t]*$|\Z)", re.M | re.S
-)
 
 
 def attached(path: Path) -> str:
@@ -87,11 +85,6 @@ def _named(text: str) -> Path | None:
     return None
 
 
-def code_blocks(text: str) -> list[str]:
-    """The fenced blocks of a Markdown text, without their fences."""
-    return [match[3].removesuffix("\n") for match in _FENCE.finditer(text)]
-
-
 def to_copy(items: Sequence[ConversationItem], argument: str) -> tuple[str, str]:
     """The text to copy, and what to call it.
 
@@ -103,20 +96,23 @@ def to_copy(items: Sequence[ConversationItem], argument: str) -> tuple[str, str]
     Raises:
         UsageError: the answer or the block does not exist.
     """
-    answers = [item for item in items if isinstance(item, Answer) and item.text]
+    # Of an answer that is only a thought or a call nothing is left to copy.
+    answers = (item.said for item in reversed(items) if isinstance(item, Answer))
+    texts = (text for text in answers if text.strip())
     what, _, number = argument.partition(" ")
     if what == "code":
-        return _code(answers, number)
+        return _code(next(texts, ""), number)
     back = _whole(what or "1")
-    if back > len(answers):
+    found = list(islice(texts, back))
+    if len(found) < back:
         fewer = "there are fewer answers on the screen; scroll up for earlier ones, if any"
-        raise UsageError(fewer if answers else "there is no answer yet")
+        raise UsageError(fewer if found else "there is no answer yet")
     name = "the last answer" if back == 1 else f"the answer {back - 1} before the last"
-    return answers[-back].said, name
+    return found[-1], name
 
 
-def _code(answers: Sequence[Answer], number: str) -> tuple[str, str]:
-    blocks = code_blocks(answers[-1].said) if answers else []
+def _code(answer: str, number: str) -> tuple[str, str]:
+    blocks = code_blocks(answer)
     if not blocks:
         raise UsageError("there is no code in the last answer")
     index = _whole(number) if number else len(blocks)
