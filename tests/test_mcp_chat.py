@@ -138,6 +138,20 @@ async def test_a_call_is_asked_for_run_and_answered(tmp_path: Path) -> None:
         assert "line two" in chat.transcript()
 
 
+async def test_every_answer_can_be_seen_on_a_small_screen(tmp_path: Path) -> None:
+    async with with_tools(tmp_path, calling(), "Done.", size=(40, 10)) as (chat, _, _):
+        await chat.send("What is in a.txt?")
+        await asked(chat)
+        lines = [line for line in chat.screen().split("\n") if line.strip()]
+        assert "files: read" in lines[1]
+        for line, answer in zip(
+            lines[-4:], ("do not run it", "run it this once", "always run", "never"), strict=True
+        ):
+            assert answer in line
+        await chat.press("up", "enter")
+        await chat.until(lambda: "Done." in chat.transcript() and chat.ready())
+
+
 async def test_always_holds_until_the_tool_changes(tmp_path: Path) -> None:
     answers = [calling(), "One.", calling(), "Two.", calling(), "Three."]
     async with with_tools(tmp_path, *answers) as (chat, process, tools):
