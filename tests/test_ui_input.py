@@ -44,6 +44,19 @@ def palette(chat: Chat) -> set[str]:
     return {one.title for one in chat.app.get_system_commands(chat.app.screen)}
 
 
+async def test_pasted_code_keeps_the_indentation_of_its_first_line() -> None:
+    async with chatting(answers=["Fine."]) as chat:
+        await paste(chat, "\n  \n    if x:\n        y()\n  \n")
+        await chat.press("enter")
+        await chat.until(lambda: len(chat.session.messages) == 2 and chat.ready(), "an answer")
+        assert chat.session.messages[0].content == "    if x:\n        y()"
+        await chat.send("  /title ")
+        await chat.until(lambda: "title: if x:" in chat.transcript(), "the command")
+        await chat.send("  \n ")
+        await chat.settle()
+        assert len(chat.session.messages) == 2
+
+
 async def test_a_big_paste_is_emptied_and_brought_back() -> None:
     async with chatting() as chat:
         prompt = chat.app.prompt
@@ -416,12 +429,12 @@ async def test_messages_behind_one_that_cannot_be_sent_come_back(
 
 
 def test_what_is_typed_while_models_are_loaded_again_is_not_sent() -> None:
-    app = Mock(turns=Mock(phase=EnginePhase.DEAD), prompt=Mock(text="half a sen"))
+    app = Mock(turns=Mock(phase=EnginePhase.DEAD), prompt=Mock(entered="half a sen"))
     sending, reloaded = PromptSender(app), app.pair_loader.reload
     assert not sending.enter("", False)
     reloaded.call_args.args[0]()
     app.prompt.submit.assert_not_called()
-    app.prompt.text = "whole"
+    app.prompt.entered = "whole"
     assert not sending.enter("whole", False)
     reloaded.call_args.args[0]()
     app.prompt.submit.assert_called_once()

@@ -123,7 +123,7 @@ class PromptSender:
 
     def _enter_again(self, text: str) -> None:
         """Enter what was entered before the models came back, unless it was changed meanwhile."""
-        if text and self.app.prompt.text.strip() == text:
+        if text and self.app.prompt.entered == text:
             self.app.prompt.submit()
 
     def _ask(self, text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import ClassVar
@@ -18,6 +19,7 @@ from localspec.ui.input.suggestions import CompletionList
 from localspec.ui.widgets import unseen
 
 LONGEST_PASTE = 200_000
+_EMPTY_LINES = re.compile(r"\A(?:[^\S\n]*\n)+")
 _NEWLINE_KEYS = ("shift+enter", "ctrl+j", "alt+enter", "ctrl+enter")
 
 
@@ -123,6 +125,12 @@ class PromptArea(TextArea):
         return self.text if self.cursor_location == self.document.end else ""
 
     @property
+    def entered(self) -> str:
+        """What is sent: the text without blanks around it; code keeps those of its first line."""
+        text = self.text.strip()
+        return text if text.startswith("/") else _EMPTY_LINES.sub("", self.text).rstrip()
+
+    @property
     def selected_text(self) -> str:
         """The selected text, with folded pastes in full."""
         return self._pastes.unfolded(super().selected_text)
@@ -173,7 +181,7 @@ class PromptArea(TextArea):
 
     def submit(self) -> None:
         """Send the text, if it may be sent now."""
-        text = self.text.strip()
+        text = self.entered
         command = self._slash_at == (self.document.end[0], 0)
         # Clear it here, not in the sender: keys that are typed meanwhile must survive.
         if self._enter(text, command) and text:
