@@ -7,6 +7,7 @@ import gc
 from functools import partial
 
 import pytest
+from rich.cells import cell_len
 from textual.app import App, ComposeResult
 from textual.content import Content
 from textual.geometry import Offset, Region
@@ -169,3 +170,18 @@ async def test_a_selection_in_a_scrolled_conversation_is_what_the_mouse_touched(
         upper, lower = str(chat.app.screen.get_selected_text()).split("\n")
         assert upper == "of the answer"
         assert lower == f"  line {number + 1} of t"
+
+
+async def test_a_double_click_selects_the_word_under_the_mouse() -> None:
+    async with chatting(size=(80, 24), answers=["Say 漢字, then `git_log` again."]) as chat:
+        await chat.ask("Go on.")
+        rows = chat.screen().split("\n")
+        row = next(y for y, line in enumerate(rows) if "git_log" in line)
+        column = cell_len(rows[row][: rows[row].index("t_log")])
+        place = Offset(column, row) - chat.app.transcript.region.offset
+        await chat.pilot.click(chat.app.transcript, offset=place, times=2)
+        assert chat.app.screen.get_selected_text() == "git_log"
+        await chat.press("ctrl+c")
+        assert chat.app.clipboard == "git_log"
+        await chat.pilot.click(chat.app.transcript, offset=place + Offset(0, 2), times=2)
+        assert not chat.app.screen.get_selected_text()

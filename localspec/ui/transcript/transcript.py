@@ -7,6 +7,7 @@ nothing, so an old conversation does not slow down a new answer.
 
 from __future__ import annotations
 
+import re
 import time
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -14,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from textual import events
 from textual.content import Content
-from textual.geometry import Region, Size
+from textual.geometry import Offset, Region, Size
 from textual.scroll_view import ScrollView
 from textual.scrollbar import ScrollBar
 from textual.selection import Selection
@@ -49,6 +50,7 @@ BATCH, STEP = 40, 10
 _TOP = 1
 # Laying out goes on for so long before keys and frames get their turn.
 _STRETCH_S, _PAUSE_S = 0.03, 0.005
+_WORD = re.compile(r"\w+")
 _JUMPS = 8  # a growing answer scrolls by this fraction of the visible lines
 
 AnyItem = TypeVar("AnyItem", bound=ConversationItem)
@@ -476,3 +478,18 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
     def selection_updated(self, selection: Selection | None) -> None:  # noqa: ARG002
         """Draw everything anew: Textual does not say which lines the selection concerns."""
         self.refresh()
+
+    def text_select_all(self) -> None:
+        """Leave a double click, for which Textual calls this, to `on_click`."""
+
+    def on_click(self, event: events.Click) -> None:
+        """Select the word under the mouse at a double click; three clicks select everything."""
+        place = self.screen.get_widget_and_offset_at(event.screen_x, event.screen_y)[1]
+        line = None if place is None else self._line(place.y)
+        if event.chain != 2 or place is None or line is None:
+            return
+        for word in _WORD.finditer(line.plain):
+            start, end = (at + self._margin for at in word.span())
+            if start <= place.x < end:
+                chosen = Selection(Offset(start, place.y), Offset(end, place.y))
+                self.screen.selections = {self: chosen}
