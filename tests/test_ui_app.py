@@ -756,6 +756,25 @@ async def test_the_panel_cycles_and_follows_resizes() -> None:
         await chat.until(lambda: full.display)
 
 
+async def test_a_chosen_panel_leaves_the_conversation_room() -> None:
+    async with chatting(size=(120, 40)) as chat:
+        full, compact = chat.app.query_one("#full"), chat.app.query_one("#compact")
+        await chat.send("/panel full")
+        await chat.pilot.resize_terminal(60, 24)
+        await chat.until(lambda: compact.display and not full.display, "two lines")
+        await chat.pilot.resize_terminal(40, 10)
+        await chat.until(lambda: not compact.display and not full.display, "none")
+        await chat.send("/panel compact")
+        await chat.until(lambda: "too small" in chat.status(), "why not")
+        assert not compact.display
+        await chat.pilot.resize_terminal(120, 40)
+        await chat.until(lambda: compact.display and not full.display, "the choice")
+        assert chat.app.chosen() == {"panel": "compact"}
+        await chat.send("/panel auto")
+        await chat.until(lambda: full.display, "what suits the size")
+        assert chat.app.chosen() == {}
+
+
 async def test_what_drafting_brought_stays_on_the_screen_whatever_the_panel_shows() -> None:
     async with chatting(size=(120, 40)) as chat:
         await chat.ask("One?")

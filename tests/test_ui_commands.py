@@ -349,7 +349,7 @@ async def test_a_word_that_a_command_does_not_know_changes_nothing() -> None:
     async with chatting(size=(80, 24)) as chat:
         await chat.until(lambda: chat.app.query_one("#compact").display)
         await chat.send("/panel small")
-        await chat.until(lambda: "Say /panel full, compact or off." in chat.transcript())
+        await chat.until(lambda: "Say /panel full, compact, off or auto." in chat.transcript())
         assert chat.app.query_one("#compact").display
         await chat.send("/panle")
         await chat.until(lambda: "did you mean /panel?" in chat.transcript())

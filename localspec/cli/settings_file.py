@@ -36,7 +36,7 @@ FILE = "settings.toml"
 LARGEST = 1 << 20
 _QUOTED = 60
 _KEYS, _SCREEN = "keys", "screen"
-PANELS = ("full", "compact", "off")
+PANELS = ("full", "compact", "off", "auto")
 # What a file cannot set: it would stand for a question, act at each start, or override a refusal.
 _NEVER = {
     "all", "anew", "check", "compare", "force", "help",

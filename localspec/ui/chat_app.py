@@ -40,7 +40,7 @@ from localspec.ui.input.suggestions import CompletionList
 from localspec.ui.late_import import after_import
 from localspec.ui.pairs.pair_events import PairMissing, PairWorkChanged
 from localspec.ui.pairs.pair_loader import PairLoader
-from localspec.ui.panel.dashboard import Dashboard
+from localspec.ui.panel.dashboard import Dashboard, PanelForm
 from localspec.ui.screens.help import HelpScreen, PaletteCommands
 from localspec.ui.status_lines import KeyLine, StatusLine, TitleLine
 from localspec.ui.tools.chat_tools import ChatTools
@@ -196,8 +196,11 @@ class ChatApp(App[None], inherit_bindings=False):
     def chosen(self) -> dict[str, str]:
         """The choices about the screen that have changed since the start, by name."""
         now = {"theme": self.theme, "panel": self.dashboard.chosen}
-        begun = {"theme": self._appearance.theme or DEFAULT_THEME, "panel": self._appearance.panel}
-        return {name: value for name, value in now.items() if value and value != begun[name]}
+        begun = {
+            "theme": self._appearance.theme or DEFAULT_THEME,
+            "panel": self._appearance.panel or PanelForm.AUTO,
+        }
+        return {name: value for name, value in now.items() if value != begun[name]}
 
     @property
     def pairs(self) -> PairManager:

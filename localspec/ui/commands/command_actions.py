@@ -349,9 +349,13 @@ def thoughts(app: CommandContext, _argument: str) -> None:
 def panel(app: CommandContext, argument: str) -> None:
     """Change the size of the panel."""
     if argument and argument.lower() not in list(PanelForm):
-        raise UsageError(f"the panel cannot be “{argument}”", "Say /panel full, compact or off.")
-    app.dashboard.cycle(argument.lower())
+        raise UsageError(
+            f"the panel cannot be “{argument}”", "Say /panel full, compact, off or auto."
+        )
+    fits = app.dashboard.cycle(argument.lower())
     app.show_phase()  # the status line says what the panel does not
+    if not fits:
+        app.status.flash("the terminal is too small for these figures")
 
 
 def theme(app: CommandContext, argument: str) -> None:

@@ -129,7 +129,8 @@ COMMANDS: tuple[Command[CommandContext], ...] = (
         actions.origin, "raw", "f3,ctrl+o", "Origin",
     ),
     Command(
-        "panel", "[full|compact|off]", "size of the figures panel",
+        "panel", "[full|compact|off|auto]",
+        "size of the figures panel; auto follows the size of the terminal",
         actions.panel, keys="f4,ctrl+g", footer="Panel",
     ),
     Command(

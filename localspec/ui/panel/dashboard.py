@@ -33,18 +33,27 @@ class PanelForm(StrEnum):
     FULL = "full"
     COMPACT = "compact"
     OFF = "off"
+    AUTO = "auto"
+    """Whichever suits the terminal's size."""
 
 
 def natural_form(width: int, height: int) -> PanelForm:
-    """The form for a terminal of this size, unless the user has chosen one."""
+    """The form that suits a terminal of this size."""
     if width >= 100 and height >= 24:
         return PanelForm.FULL
     return PanelForm.COMPACT if width >= 50 and height >= 16 else PanelForm.OFF
 
 
+def fitting_form(chosen: PanelForm, width: int, height: int) -> PanelForm:
+    """The chosen form, unless it would leave the conversation no room."""
+    natural = natural_form(width, height)
+    too_large = width < 70 if chosen is PanelForm.FULL else natural is PanelForm.OFF
+    return natural if chosen is PanelForm.AUTO or too_large else chosen
+
+
 def next_form(form: PanelForm, width: int) -> PanelForm:
     """The form after `form`; the column needs room next to the conversation."""
-    forms = list(PanelForm)
+    forms: list[PanelForm] = [each for each in PanelForm if each is not PanelForm.AUTO]
     following = forms[(forms.index(form) + 1) % len(forms)]
     return PanelForm.COMPACT if following is PanelForm.FULL and width < 70 else following
 
@@ -110,7 +119,7 @@ class Dashboard:
         form: the form to begin with; None for what suits the terminal's size.
 
     Attributes:
-        chosen: the form that the user chose; None while it follows the terminal's size.
+        chosen: the form that the user chose.
         compact, full: the widgets; at most one of them is displayed.
     """
 
@@ -120,7 +129,7 @@ class Dashboard:
         self._long = _Column(self._all_lines, id="figures")
         self.compact = Vertical(self._short, id="compact")
         self.full = Vertical(self._long, id="full")
-        self.chosen = PanelForm(form) if form is not None else None
+        self.chosen = PanelForm(form or PanelForm.AUTO)
         self._timer: Timer | None = None
         self._status: EngineStatus | None = None
         self._fresh = self._running = False
@@ -182,14 +191,15 @@ class Dashboard:
         """The same, as far as neither the full panel nor the line below an answer says it."""
         return "" if self.full.display else summary(self.state.figures, counted=True)
 
-    def cycle(self, wanted: str) -> None:
-        """Choose the form by name, or the next one."""
+    def cycle(self, wanted: str) -> bool:
+        """Choose the form by name, or the next one; whether the terminal has room for it."""
         following = next_form(self._form(), self._size.width)
         self.chosen = PanelForm(wanted) if wanted else following
         self.place(self._size)
+        return not self._size or self.chosen in (PanelForm.AUTO, self._form())
 
     def place(self, size: Size) -> None:
-        """Show the form that was chosen, or that suits a terminal of this size."""
+        """Show the form that was chosen, as far as a terminal of this size has room for it."""
         self._size = size
         form = self._form()
         self.full.display = form is PanelForm.FULL
@@ -197,7 +207,7 @@ class Dashboard:
         self._redraw()
 
     def _form(self) -> PanelForm:
-        return self.chosen or natural_form(*self._size)
+        return fitting_form(self.chosen, *self._size)
 
     def _redraw(self) -> None:
         if self.full.display:
