@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.content import Content
 
 from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects import Dialect
@@ -210,16 +211,47 @@ def said(text: str, *, speculation: bool = False) -> AnswerSide:
 def test_what_only_one_side_says_stands_out_once_it_is_certain() -> None:
     off, on = said("one two three"), said("one", speculation=True)
     off.stats = GenerationStats()
-    assert not body(off, on, 30).spans  # the other is still being written
-    assert not body(on, off, 30).spans
+    assert not body(off, on, 30, 9).spans  # the other is still being written
+    assert not body(on, off, 30, 9).spans
     on.stats = GenerationStats()
-    assert [span.start for span in body(off, on, 30).spans] == [len("  one")]
-    assert body(off, on, 30).plain.split() == ["one", "two", "three"]
+    assert [span.start for span in body(off, on, 30, 9).spans] == [len("  one")]
+    assert body(off, on, 30, 9).plain.split() == ["one", "two", "three"]
     assert verdict(off, on) == "nothing was drafted; the texts part after 3 characters"
     assert "waiting" in heading(AnswerSide(speculation=True)).plain
     near = Parting(1, 0.01)
     assert "by rounding" in verdict(off, on, near)
     assert "--exact should rule out" in verdict(off, on, near, exact=True)
+
+
+async def test_while_it_is_written_only_what_grows_is_drawn_and_only_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with chatting(size=(80, 24)) as chat:
+        screen = CompareScreen("Why?", lambda: None, Dialect())
+        await chat.app.push_screen(screen)
+        await chat.until(lambda: screen._views[0].size.height, "the layout")
+        await chat.settle()
+        seen, drawn = screen._views[0].size.height, list[tuple[bool, list[str]]]()
+        for side, text in enumerate(screen._texts):
+
+            def update(content: Content, side: int = side) -> None:
+                drawn.append((bool(side), [line.strip() for line in content.plain.split("\n")]))
+
+            monkeypatch.setattr(text, "update", update)
+        lines = [f"line {n}" for n in range(300)]
+        for speculation in (False, True):
+            grown = RoundText((Span("\n".join(lines), Origin.TARGET),), round_of(0, 0))
+            screen.hear(grown, speculation=speculation)
+            screen._draw()
+            screen._draw()
+            assert drawn == [(speculation, lines[-seen:])]
+            drawn.clear()
+            screen.hear(TurnEnd("", FinishReason.STOP, GenerationStats()), speculation=speculation)
+            screen._draw()
+            if not speculation:
+                drawn.clear()
+        assert [(side, each[:-1]) for side, each in drawn] == [(False, lines), (True, lines)]
+        screen.dismiss(None)
 
 
 def test_thoughts_of_other_lengths_are_compared_without_their_counts() -> None:
@@ -231,7 +263,7 @@ def test_thoughts_of_other_lengths_are_compared_without_their_counts() -> None:
             RoundText((Span(text, Origin.TARGET),), round_of(0, 0)),
         )
         screen._sides[speculation].stats = GenerationStats()
-    shown = body(*screen._sides, 40)
+    shown = body(*screen._sides, 40, 9)
     assert "click" not in shown.markup
     (marked,) = (span for span in shown.spans if "warning" in str(span.style))
     assert shown.plain[: marked.start].split()[-1] == "so"
@@ -254,7 +286,7 @@ def test_while_an_answer_is_written_its_speed_is_that_of_its_rounds_so_far() -> 
 
 
 def test_control_characters_do_not_reach_the_screen() -> None:
-    assert "\x1b" not in body(said("\x1b[2Jhello"), said("x"), 30).plain
+    assert "\x1b" not in body(said("\x1b[2Jhello"), said("x"), 30, 9).plain
 
 
 async def test_code_and_thoughts_stand_as_in_the_chat() -> None:

@@ -22,6 +22,7 @@ from localspec.engine.record.parting import Parting
 from localspec.engine.record.stats import FinishReason, GenerationStats
 from localspec.errors import UsageError
 from localspec.safe_text import one_line
+from localspec.ui.conversation.stream import FramePacer
 from localspec.ui.transcript.items import Answer
 from localspec.ui.widgets import Dialogue
 
@@ -97,11 +98,14 @@ def in_common(one: str, other: str) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def body(side: AnswerSide, other: AnswerSide, width: int) -> Content:
-    """The text in lines; what the other side does not say stands out, once both have ended."""
-    shown, others = (Content("\n").join(each.answer.lines(width)) for each in (side, other))
+def body(side: AnswerSide, other: AnswerSide, width: int, height: int) -> Content:
+    """The text in lines; what the other side does not say stands out, once both have ended.
+
+    Until then only the `height` lines of its end: drawing takes time from what is compared.
+    """
     if side.stats is None or other.stats is None:
-        return shown
+        return Content("\n").join(side.answer.lines(width)[-height - 1 : -1])
+    shown, others = (Content("\n").join(each.answer.lines(width)) for each in (side, other))
     return shown.stylize("bold $text-warning", in_common(shown.plain, others.plain))
 
 
@@ -147,8 +151,11 @@ class CompareScreen(Dialogue[None]):
         self._stop = stop
         self._heads = [Static("", markup=False, classes="side-head") for _ in sides]
         self._texts = [Static("", markup=False) for _ in sides]
+        self._views = [VerticalScroll(text) for text in self._texts]
         self._foot = Static("", markup=False, id="compare-foot")
         self._timer: Timer | None = None
+        self._changed = [True, True]
+        self._pace = FramePacer()
         self._parting: Parting | None = None
 
     def compose(self) -> ComposeResult:
@@ -157,11 +164,10 @@ class CompareScreen(Dialogue[None]):
             box.border_title = Content(one_line(self._asked, 400))
             box.border_subtitle = "Esc closes"
             with Horizontal():
-                for head, text in zip(self._heads, self._texts, strict=True):
+                for head, view in zip(self._heads, self._views, strict=True):
                     with Vertical(classes="side"):
                         yield head
-                        with VerticalScroll():
-                            yield text
+                        yield view
             yield self._foot
 
     def hear(self, event: TurnEvent, *, speculation: bool) -> None:
@@ -169,30 +175,48 @@ class CompareScreen(Dialogue[None]):
         if isinstance(event, Parting):
             self._parting = event
         self._sides[speculation].hear(event)
+        self._changed[speculation] = True
         if isinstance(event, Parting | Disturbed):  # nothing may draw any more
             self._draw()
 
     def on_mount(self) -> None:
         """Draw now and then until both answers have ended."""
-        self._draw()
-        self._timer = self.set_interval(_EVERY_S, self._draw)
+        self._draw_all()
+        self._pace.start()
+        self._timer = self.set_interval(_EVERY_S, self._draw_in_time)
 
     def on_resize(self) -> None:
         """Lay the texts out for the new width."""
-        self.call_after_refresh(self._draw)
+        self.call_after_refresh(self._draw_all)
+
+    def _draw_all(self) -> None:
+        self._changed = [True, True]
+        self._draw()
+
+    def _draw_in_time(self) -> None:
+        """Draw what has changed, as seldom as the cost of drawing asks for."""
+        if self._pace.delay() <= 0:
+            self._draw()
+            self._pace.drawn()
 
     def _draw(self) -> None:
         off, on = self._sides
+        if ended := off.stats is not None and on.stats is not None:
+            self._changed = [True, True]  # each side shows now where it differs
         headings = [heading(side) for side in self._sides]
         width = max(1, self._heads[0].size.width)
         tallest = max(len(one.wrap(width)) for one in headings)
         room = max(1, min(text.size.width for text in self._texts))  # lines break alike
+        seen = self._views[0].size.height
         for index, (side, other) in enumerate(((off, on), (on, off))):
             self._heads[index].styles.height = tallest  # both texts begin on the same line
-            self._heads[index].update(headings[index])
-            self._texts[index].update(body(side, other, room))
-        self._foot.update(verdict(off, on, self._parting, exact=self._exact))
-        if self._timer is not None and off.stats is not None and on.stats is not None:
+            if self._changed[index]:
+                self._heads[index].update(headings[index])
+                self._texts[index].update(body(side, other, room, seen))
+        if any(self._changed):
+            self._foot.update(verdict(off, on, self._parting, exact=self._exact))
+        self._changed = [False, False]
+        if self._timer is not None and ended:
             self._timer.stop()
 
     def action_leave(self) -> None:
