@@ -15,13 +15,15 @@ from unittest import mock
 
 import pytest
 
-from localspec.bench import prompt_sets
+from localspec.bench import prompt_sets, report_files
+from localspec.chat.settings import ChatSettings
 from localspec.loading import starter_form
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements import tuning
 from localspec.pairs.disk.installed import remember_last
 from localspec.pairs.hub import pair_pull
 from localspec.process.engine_client import EngineClient
+from localspec.process.jobs import BenchJob
 from localspec.process.loader import loader
 from localspec.process.messages import BenchProgress
 from localspec.process.server import EngineServer
@@ -137,6 +139,34 @@ def test_the_bar_of_a_bench_is_of_its_time() -> None:
     assert (first, unknown) == ("question 1: stories-1", None)
     assert second == "question 7, about 10 s left: stories-2"
     assert share == pytest.approx(0.75, abs=0.05)
+
+
+def test_a_bench_measures_what_was_set_and_its_report_is_kept_for_that(tmp_path: Path) -> None:
+    jobs: list[BenchJob] = []
+    session = SimpleNamespace(pair_reference=("toy", None), settings=ChatSettings(gamma=3))
+    engine = SimpleNamespace(info=session, loaded=LoadRequest())
+    loader_of = SimpleNamespace(
+        turns=SimpleNamespace(engine=engine), perform=lambda make: jobs.append(make(engine.loaded))
+    )
+    bench = MeasuringJobs(loader_of, None, None)  # type: ignore[arg-type]
+    bench.bench(None)
+    assert jobs[-1].how.gamma == 3
+    engine.loaded = LoadRequest(pair="toy")  # as the pair is loaded again after it
+    for change in (
+        lambda: setattr(session, "settings", ChatSettings(gamma=5)),
+        lambda: setattr(engine, "loaded", LoadRequest(pair="toy", ctx_size=512)),
+        lambda: setattr(engine, "loaded", LoadRequest(pair="toy", ctx_size=512, exact=True)),
+    ):
+        bench.report = report = mock.Mock()
+        with mock.patch.object(report_files, "write") as write:
+            bench.transcript = mock.Mock()
+            bench.bench(tmp_path / "report.json")
+            assert write.call_args[0][0] is report
+            measured = len(jobs)
+            change()
+            bench.bench(tmp_path / "report.json")
+            assert len(jobs) == measured + 1
+    assert jobs[-1].how.gamma == 5
 
 
 @pytest.mark.parametrize(

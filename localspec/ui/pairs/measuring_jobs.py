@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
@@ -13,6 +14,7 @@ from localspec.bench import prompt_sets, report_files
 from localspec.bench.prompt_sets import BenchRequest
 from localspec.bench.result import BenchReport
 from localspec.bench.tables import brief
+from localspec.chat.settings import Gamma
 from localspec.errors import LocalspecError
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.results import TunedPair, tuned_text
@@ -29,7 +31,7 @@ class MeasuringJobs:
     """Measures the pair, which is unloaded meanwhile; the conversation stays.
 
     Attributes:
-        report: the latest bench of the pair in use, for exporting.
+        report: the latest bench of what is in use, for exporting.
     """
 
     pair_loader: PairLoader
@@ -38,7 +40,7 @@ class MeasuringJobs:
     report: BenchReport | None = None
     _kind: type[BenchReport] | type[TunedPair] = BenchReport
     _output: Path | None = None
-    _about: tuple[str, str | None] | None = None  # the pair that `report` is about
+    _about: object = None  # what `report` was measured with
     _began: float | None = None  # when the first question of a bench was asked
 
     def tune(self) -> None:
@@ -47,15 +49,18 @@ class MeasuringJobs:
         self.pair_loader.perform(lambda loaded: TuneJob(replace(loaded, gamma=0)))
 
     def bench(self, output: Path | None) -> None:
-        """Bench as `localspec bench --quick`; with a file, write the pair's latest report to it.
+        """Bench as `localspec bench --quick`; with a file, write the latest report to it.
 
         Raises:
             LocalspecError: the file cannot be written.
         """
         if output is not None:
             report_files.check((output,))
-        session = self.pair_loader.turns.engine.info
-        about = session.pair_reference if session is not None else None
+        engine = self.pair_loader.turns.engine
+        session = engine.info
+        gamma = session.settings.gamma if session is not None else engine.loaded.gamma
+        pair = session.pair_reference if session is not None else None
+        about = pair, replace(engine.loaded, pair=None, draft=None), gamma
         if about != self._about:
             self._about, self.report = about, None
         if output is not None and self.report is not None:
@@ -63,7 +68,7 @@ class MeasuringJobs:
             self.transcript.say(f"the report is in {output}")
             return
         self._kind, self._output = BenchReport, output
-        self.pair_loader.perform(_quick)
+        self.pair_loader.perform(partial(_quick, gamma=gamma))
 
     def hear(self, news: BenchProgress | JobDone) -> None:
         """Show the progress or the result of a job, or say why it has none."""
@@ -105,8 +110,8 @@ def _share(passed: float, left: float) -> float:
     return passed / whole if whole else 0.0
 
 
-def _quick(loaded: LoadRequest) -> BenchJob:
-    """The request of `localspec bench --quick`."""
+def _quick(loaded: LoadRequest, *, gamma: Gamma) -> BenchJob:
+    """The request of `localspec bench --quick`, with the gamma of the conversation."""
     started = perf_counter()
     how = BenchRequest(
         prompts=prompt_sets.quick(),
@@ -114,7 +119,7 @@ def _quick(loaded: LoadRequest) -> BenchJob:
         n_predict=prompt_sets.TOKENS,
         temperature=0.0,
         seed=1,
-        gamma=loaded.gamma,
+        gamma=gamma,
         deadline=started + prompt_sets.QUICK_S,
     )
     return BenchJob(replace(loaded, temp=0.0, seed=None), how)
