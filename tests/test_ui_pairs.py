@@ -874,9 +874,12 @@ async def test_stop_strings_and_the_context_size_are_set_in_the_app() -> None:
         await chat.send("/set exact off")  # nor may the plan choose it then
         await chat.until(lambda: len(loaded) == 4 and chat.ready())
         assert loaded[3].exact is False
-        await chat.send("/set exact default")
+        await chat.send("/pairs other")  # what was set stays
         await chat.until(lambda: len(loaded) == 5 and chat.ready())
-        assert loaded[4].exact is None
+        assert loaded[4] == replace(loaded[3], pair="other", draft=None)
+        await chat.send("/set exact default")
+        await chat.until(lambda: len(loaded) == 6 and chat.ready())
+        assert loaded[5].exact is None
     app.engine.shut_down()
     assert app.engine.join(10)
 

@@ -102,9 +102,11 @@ class EngineClient:
     def load(self, name: str, messages: Sequence[Message], stored_as: str = "") -> None:
         """Load the pair `name` instead of the present one; the conversation goes on.
 
-        The draft, the template and the adapters named for the first pair are left out.
+        The draft, the template and the adapters named for the first pair are left out; what was
+        set since then stays.
         """
-        request = replace(self._first, pair=name, draft=None, lora=(), chat_template=None)
+        first = replace(self._first, ctx_size=self.loaded.ctx_size, exact=self.loaded.exact)
+        request = replace(first, pair=name, draft=None, lora=(), chat_template=None)
         self._begin_loading(request, messages, stored_as)
 
     def load_first(self, messages: Sequence[Message]) -> None:
