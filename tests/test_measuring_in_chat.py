@@ -75,7 +75,7 @@ def test_another_draft_a_bench_its_report_and_the_conversation_stays(
         async with chatting() as chat:
             await chat.send("Tell me a story.")
             await chat.until(lambda: "12 tokens" in chat.transcript(), "an answer")
-            await says(chat, "/stats", "toy: 1 answer, 12 tokens in")
+            await says(chat, "/stats", "toy: 1 answer, 12 tokens written in")
             await says(chat, "/draft", "auto: ")
             now = " ".join(chat.transcript().split())
             assert "drafting now: draft-Q8_0 and lookup" in now

@@ -259,7 +259,7 @@ def _total(pair: str, answers: list[tuple[int, float, int, int]]) -> str:
     said = f", {guessed(drafted, accepted)}" if drafted else ""
     return (
         f"{one_line(pair, 40)}: {formats.counted(len(answers), 'answer')},"
-        f" {formats.count(tokens)} tokens in {formats.seconds(seconds)},"
+        f" {formats.count(tokens)} tokens written in {formats.seconds(seconds)},"
         f" {formats.speed(tokens / seconds)} tokens/s{said}"
     )
 
