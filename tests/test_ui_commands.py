@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -216,6 +217,23 @@ async def test_answers_and_blocks_of_code_are_copied() -> None:
         ]:  # fmt: skip
             await chat.send(command)
             await chat.until(lambda told=told: told in chat.status(), command)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the program is a script of a shell")
+async def test_on_macos_what_is_copied_goes_through_its_own_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pasted, program = tmp_path / "pasted", tmp_path / "pbcopy"
+    program.write_text(f"#!/bin/sh\ncat > '{pasted}.part'; mv '{pasted}.part' '{pasted}'\n")
+    program.chmod(0o755)
+    async with chatting() as chat:
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+        chat.app.copy("not there", "a word")
+        with monkeypatch.context() as on_macos:
+            on_macos.setattr(sys, "platform", "darwin")
+            chat.app.copy("déjà vu", "two words")
+        await chat.until(pasted.exists, "the program")
+        assert pasted.read_text("utf-8") == "déjà vu"
 
 
 def test_an_answer_that_is_only_a_thought_so_far_is_not_copied() -> None:
