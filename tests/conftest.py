@@ -6,6 +6,7 @@ import asyncio
 import gc
 import inspect
 import os
+import signal
 from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -36,6 +37,13 @@ if TYPE_CHECKING:
 # A machine that does something else as well is slow, not wrong. Examples are others in every run.
 hypothesis.settings.register_profile("localspec", deadline=None, max_examples=40)
 hypothesis.settings.load_profile("localspec")
+
+
+def pytest_configure() -> None:
+    """Notice the signals that tests send: a shell has programs in the background ignore them."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if os.name != "nt":
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -138,6 +138,23 @@ async def test_a_call_is_asked_for_run_and_answered(tmp_path: Path) -> None:
         assert "line two" in chat.transcript()
 
 
+@pytest.mark.parametrize("size", [(80, 16), (80, 18), (40, 24)])
+async def test_a_long_call_leaves_every_answer_in_sight(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
+    long = structs.replace(READ, description="Reads a file. " * 99)
+    async with with_tools(tmp_path, calling(), "Done.", size=size) as (chat, process, tools):
+        process.tools = [long, WRITE]
+        process.start("files", ServerSettings())
+        await chat.until(lambda: "Reads a file. Reads" in str(tools.offer.described))
+        await chat.send("What is in a.txt?")
+        await asked(chat)
+        for answer in ("do not run it", "run it this once", "always run", "never"):
+            assert answer in chat.screen()
+        await chat.press("enter")
+        await chat.until(lambda: "Done." in chat.transcript() and chat.ready())
+
+
 async def test_every_answer_can_be_seen_on_a_small_screen(tmp_path: Path) -> None:
     async with with_tools(tmp_path, calling(), "Done.", size=(40, 10)) as (chat, _, _):
         await chat.send("What is in a.txt?")

@@ -794,7 +794,7 @@ def test_panel_layout_fits_any_size() -> None:
         assert len(panel_layout.full_lines(state, 35, height)) <= height
     for width in (10, 40, 76, 100):
         assert len(panel_layout.compact_lines(state, width)) == 2
-    assert next_form(PanelForm.OFF, 60) is PanelForm.COMPACT
+    assert next_form(PanelForm.OFF, 60, 24) is PanelForm.COMPACT
 
 
 async def test_no_timer_runs_while_nothing_happens(tmp_path: Path) -> None:

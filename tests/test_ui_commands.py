@@ -228,7 +228,9 @@ async def test_on_macos_what_is_copied_goes_through_its_own_program(
     program.chmod(0o755)
     async with chatting() as chat:
         monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-        chat.app.copy("not there", "a word")
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setattr(sys, "platform", "linux")
+            chat.app.copy("not there", "a word")
         with monkeypatch.context() as on_macos:
             on_macos.setattr(sys, "platform", "darwin")
             chat.app.copy("déjà vu", "two words")

@@ -183,5 +183,10 @@ async def test_a_double_click_selects_the_word_under_the_mouse() -> None:
         assert chat.app.screen.get_selected_text() == "git_log"
         await chat.press("ctrl+c")
         assert chat.app.clipboard == "git_log"
+        wide = Offset(cell_len(rows[row][: rows[row].index(",")]) - 1, row)  # its second half
+        await chat.pilot.click(
+            chat.app.transcript, offset=wide - chat.app.transcript.region.offset, times=2
+        )
+        assert chat.app.screen.get_selected_text() == "漢字"
         await chat.pilot.click(chat.app.transcript, offset=place + Offset(0, 2), times=2)
         assert not chat.app.screen.get_selected_text()

@@ -223,6 +223,14 @@ def test_what_is_cut_goes_on_in_the_same_list_quote_or_fence(text: str) -> None:
     assert len(shown_once) == len(cut_up)
 
 
+@pytest.mark.parametrize("more", range(28))
+def test_a_number_that_is_read_in_part_is_no_text(more: int) -> None:
+    """Wherever the cut falls: `14` of `147. item` would belong to the item before."""
+    items = "".join(f"{n}. item number {n} is here\n" for n in range(2, 199))
+    text = f"1. {'x' * more}\n{items}"
+    assert grown(text) == in_one(text)
+
+
 MINIFIED = '```json{"list":[' + '{"key":"value"},' * 2000
 
 

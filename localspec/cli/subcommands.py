@@ -270,7 +270,8 @@ def report(error: BaseException) -> int:
     if isinstance(error, LocalspecError):
         _say(error.message, error.remedy)
     elif lacks_memory(error):
-        limit = "" if isinstance(error, RuntimeError) else ", or raise the limit (ulimit -v)"
+        of_card = isinstance(error, RuntimeError) and "CPUAllocator" not in str(error)
+        limit = "" if of_card else ", or raise the limit (ulimit -v)"
         _say("there is not enough memory", f"Close other programs{limit}.")
     elif (said := of_system(error)) is not None:
         _say(*said)

@@ -242,7 +242,7 @@ def twice(app: CommandContext, argument: str) -> None:
     session = loaded(app)
     if session.speculation_note:
         raise UsageError(f"there is nothing to compare: {session.speculation_note}")
-    typed = extracts.expand(argument or message_text(app.prompt.text))
+    typed = extracts.expand(argument or message_text(app.prompt.entered))
     text, before = compare.question(app.turns.earlier_messages(), typed)
     app.turns.compare(text, before)
     alike = session.equal_passes > 1 and session.settings.keeps_text

@@ -128,7 +128,8 @@ class PromptArea(TextArea):
     def entered(self) -> str:
         """What is sent: the text without blanks around it; code keeps those of its first line."""
         text = self.text.strip()
-        return text if text.startswith("/") else _EMPTY_LINES.sub("", self.text).rstrip()
+        command = text.startswith("/") and "\n" not in text
+        return text if command else _EMPTY_LINES.sub("", self.text).rstrip()
 
     @property
     def selected_text(self) -> str:

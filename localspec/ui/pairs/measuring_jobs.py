@@ -111,7 +111,7 @@ def _share(passed: float, left: float) -> float:
 
 
 def _quick(loaded: LoadRequest, *, gamma: Gamma) -> BenchJob:
-    """The request of `localspec bench --quick`, with the gamma of the conversation."""
+    """The request of `localspec bench --quick`, with the gamma of the conversation if not 0."""
     started = perf_counter()
     how = BenchRequest(
         prompts=prompt_sets.quick(),
@@ -119,7 +119,7 @@ def _quick(loaded: LoadRequest, *, gamma: Gamma) -> BenchJob:
         n_predict=prompt_sets.TOKENS,
         temperature=0.0,
         seed=1,
-        gamma=gamma,
+        gamma=gamma or "auto",
         deadline=started + prompt_sets.QUICK_S,
     )
     return BenchJob(replace(loaded, temp=0.0, seed=None), how)

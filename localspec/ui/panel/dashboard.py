@@ -51,11 +51,12 @@ def fitting_form(chosen: PanelForm, width: int, height: int) -> PanelForm:
     return natural if chosen is PanelForm.AUTO or too_large else chosen
 
 
-def next_form(form: PanelForm, width: int) -> PanelForm:
-    """The form after `form`; the column needs room next to the conversation."""
-    forms: list[PanelForm] = [each for each in PanelForm if each is not PanelForm.AUTO]
-    following = forms[(forms.index(form) + 1) % len(forms)]
-    return PanelForm.COMPACT if following is PanelForm.FULL and width < 70 else following
+def next_form(form: PanelForm, width: int, height: int) -> PanelForm:
+    """The next form after `form` that a terminal of this size has room for."""
+    forms = (PanelForm.FULL, PanelForm.COMPACT, PanelForm.OFF)
+    after = forms.index(form) + 1
+    following = (*forms[after:], *forms[:after])
+    return next(each for each in following if fitting_form(each, width, height) is each)
 
 
 class _Column(Uncopied, LineWidget):
@@ -193,8 +194,11 @@ class Dashboard:
 
     def cycle(self, wanted: str) -> bool:
         """Choose the form by name, or the next one; whether the terminal has room for it."""
-        following = next_form(self._form(), self._size.width)
-        self.chosen = PanelForm(wanted) if wanted else following
+        present = self._form()
+        following = PanelForm(wanted) if wanted else next_form(present, *self._size)
+        if following is present and not wanted:  # there is room for no other
+            return not self._size
+        self.chosen = following
         self.place(self._size)
         return not self._size or self.chosen in (PanelForm.AUTO, self._form())
 

@@ -91,9 +91,12 @@ def _found(rows: Sequence[str], starts: Sequence[int], tokens: Sequence[Token]) 
         for row in range(token.map[0] + 1, token.map[1])
     }
     # A fence alone may be the end of one: the rest would begin with an empty one.
-    late = [row for row, text in enumerate(rows) if starts[row] > half and text.strip(" \t>`~")]
+    # Only the first characters of the last line are here, which may look like something else.
+    whole = enumerate(rows[:-1])
+    late = [row for row, text in whole if starts[row] > half and text.strip(" \t>`~")]
     if late:
-        row = max(late, key=lambda row: (row not in fenced, rows[row][0] not in " \t", row))
+        begins = [text.lstrip(">").removeprefix(" ")[:1] not in " \t" for text in rows]
+        row = max(late, key=lambda row: (row not in fenced, begins[row], row))
         return row, starts[row]
     at = "\n".join(rows).rfind(" ", half) + 1 or LONGEST_TAIL
     return max(row for row in range(len(rows)) if starts[row] < at), at

@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
+from rich.cells import cell_len
 from textual import events
 from textual.content import Content
 from textual.geometry import Offset, Region, Size
@@ -484,12 +485,12 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
 
     def on_click(self, event: events.Click) -> None:
         """Select the word under the mouse at a double click; three clicks select everything."""
-        place = self.screen.get_widget_and_offset_at(event.screen_x, event.screen_y)[1]
-        line = None if place is None else self._line(place.y)
-        if event.chain != 2 or place is None or line is None:
+        y = event.y + self.scroll_offset.y
+        line = self._line(y)
+        if event.widget is not self or event.chain != 2 or line is None:
             return
         for word in _WORD.finditer(line.plain):
-            start, end = (at + self._margin for at in word.span())
-            if start <= place.x < end:
-                chosen = Selection(Offset(start, place.y), Offset(end, place.y))
-                self.screen.selections = {self: chosen}
+            left, right = (cell_len(line.plain[:at]) + self._margin for at in word.span())
+            if left <= event.x < right:
+                start, end = (Offset(at + self._margin, y) for at in word.span())
+                self.screen.selections = {self: Selection(start, end)}
