@@ -34,6 +34,7 @@ def test_a_store_is_as_large_as_its_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.drawn
 def test_some_use_leaves_nothing(tmp_path: Path) -> None:
     found = use("toy", 0.25, 0, tmp_path, every_s=3.75)
     assert (found["failed"], found["children_left"], found["chat_ended"]) == (0, 0, 0)

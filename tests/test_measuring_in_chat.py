@@ -66,6 +66,7 @@ def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.drawn
 def test_another_draft_a_bench_its_report_and_the_conversation_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
