@@ -168,7 +168,7 @@ def shipped(name: str) -> PromptSet:
 def quick(kinds: Sequence[str] = ()) -> PromptSet:
     """The questions of a quick bench of any drafter.
 
-    Those of its own kinds have at most 1,000 characters.
+    Questions of the usual kinds have at most 1,000 characters.
 
     Args:
         kinds: only these, whatever drafts; of kinds that it lacks the general questions, however

@@ -477,10 +477,8 @@ class _TrainingRun:
             )
         out = place(self.target.paths[0], request.out)
         accepted = found.reference.first
-        if (
-            not (request.out or request.force)
-            and (before := replaced(out, self.target.paths)) > accepted
-        ):
+        before = replaced(out, self.target.paths)
+        if before > accepted and not (request.out or request.force):
             raise LocalspecError(
                 f"the earlier head of this target stays: {formats.percent(before)} of its first"
                 f" tokens are accepted, and {formats.percent(accepted)} of the new one's",
