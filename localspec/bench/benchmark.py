@@ -41,7 +41,7 @@ from localspec.loading.load import check, load_another_draft, load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements.tuning import wait_for_calm
 from localspec.loading.model_loader import Progress
-from localspec.pairs.gguf.header import read_model
+from localspec.pairs.gguf.header import model_parts, read_model
 from localspec.safe_text import one_line
 
 # Larger files are identified by their size and first mebibyte, as hashing all would take minutes.
@@ -297,10 +297,10 @@ def _environment(sessions: Sequence[Session]) -> dict[str, Any]:
 
 def _model(model: Model) -> dict[str, Any]:
     """A model's name, and the size and hash of its file, or of all its parts as one file."""
-    files, digest = read_model(model.path), hashlib.sha256()
-    size = files.file_bytes
+    files = model_parts(model.path, int(model.metadata.get("split.count", 1)))
+    size, digest = sum(file.stat().st_size for file in files), hashlib.sha256()
     whole = size <= _WHOLE
-    for path in files.paths if whole else files.paths[:1]:
+    for path in files if whole else files[:1]:
         with path.open("rb") as file:
             if whole:
                 hashlib.file_digest(file, lambda: digest)

@@ -255,10 +255,7 @@ def read_model(path: Path) -> ModelFiles:
         ModelFileError: as `read_header`, for any part; a part is missing; `path` is a later part.
     """
     header = read_header(path)
-    count = header.integer("split.count", 1)
-    if count <= 1:
-        return ModelFiles(header, (path,), path.stat().st_size)
-    paths = _require_parts(path, count)
+    paths = model_parts(path, header.integer("split.count", 1))
     whole = of_all_parts([header, *(read_header(part) for part in paths[1:])])
     return ModelFiles(whole, paths, sum(part.stat().st_size for part in paths))
 
@@ -472,8 +469,18 @@ def split_names(name: str) -> list[str]:
     return [f"{match['stem']}-{no:05}-of-{count:05}{ending}" for no in range(1, count + 1)]
 
 
-def _require_parts(path: Path, count: int) -> tuple[Path, ...]:
-    """Find all `count` parts of the model whose first part is `path`."""
+def model_parts(path: Path, count: int) -> tuple[Path, ...]:
+    """All files of the model that begins at `path`, in order.
+
+    Args:
+        path: the first file.
+        count: how many there are, as its header says (`split.count`).
+
+    Raises:
+        ModelFileError: a part is missing; `path` is a later part, or its name does not say which.
+    """
+    if count <= 1:
+        return (path,)
     paths = tuple(path.with_name(name) for name in split_names(path.name))
     if SPLIT_NAME.match(path.name) is None or len(paths) != count:
         raise ModelFileError(
