@@ -40,7 +40,7 @@ def test_environments_of_every_kind_end_in_an_answer_or_a_sentence(
     assert hostile_surroundings.attack(seeded(), count, tmp_path) == []
 
 
-@pytest.mark.parametrize("count", in_parts(6, 152))
+@pytest.mark.parametrize("count", in_parts(6, 150))
 def test_options_that_may_go_together_end_in_an_answer_or_a_sentence(
     count: int, tmp_path: Path
 ) -> None:
