@@ -166,6 +166,7 @@ def test_a_steady_machine_is_one_whose_passes_take_the_same_in_every_answer() ->
     assert steady == pytest.approx([right] * 4, rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("told", "least", "most"), [(True, 0.9, 1.0), (False, 0.0, 0.75)])
 def test_the_interval_knows_that_all_answers_share_the_passes_times(
     monkeypatch: pytest.MonkeyPatch, told: bool, least: float, most: float
@@ -448,6 +449,7 @@ def test_a_kind_is_settled_when_its_rows_leave_no_doubt() -> None:
         assert settled([*rows, *other]) == {"chat", "code", "story"}
 
 
+@pytest.mark.slow
 def test_looks_after_every_question_raise_few_false_alarms() -> None:
     """300 kinds of 16 prompts in which nothing is gained or lost, stopped as soon as they may be.
 

@@ -86,7 +86,7 @@ def client(served: Serving) -> Iterator[openai.OpenAI]:
         yield one
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(48))
 def test_a_conversation_is_answered_alike_in_all_protocols(served: Serving, seed: int) -> None:
     """A few of the 300 conversations of `python -m tests.support.endpoint_sweep`."""

@@ -135,6 +135,7 @@ def test_on_no_published_curve_is_a_kind_of_text_slower(name: str) -> None:
     assert min(share.values()) >= 0.9
 
 
+@pytest.mark.slow
 def test_copies_open_where_only_long_passes_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Right tokens that were not submitted pay for a pass of 15, where 2 to 10 gain nothing."""
     name = next(name for name, _ in real_curves.curves() if name.endswith("Q5_K_M"))

@@ -114,6 +114,7 @@ async def test_a_line_wider_than_the_panel_is_cut_at_its_edge() -> None:
         assert column.render_line(0).text == line[:width]
 
 
+@pytest.mark.slow
 async def test_a_long_conversation_keeps_no_drawn_lines_and_leaves_no_styles() -> None:
     async with chatting(answers=[5 * f"{LONG}\n\n"]) as chat:
         await chat.ask("Go on.")
