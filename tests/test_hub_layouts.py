@@ -14,7 +14,7 @@ from localspec.errors import LocalspecError
 from localspec.loading.measurements import ranking
 from localspec.loading.measurements.ranking import PairCosts
 from localspec.pairs.hub.retries import RetryPolicy
-from localspec.pairs.names import resolver
+from localspec.pairs.names import catalogue, resolver
 from localspec.pairs.report import model_source
 from localspec.pairs.report.examine import PairReport, examine
 from localspec.pairs.report.model_source import ModelSource
@@ -415,6 +415,27 @@ def test_of_files_as_good_as_each_other_the_one_that_drafts_faster_here_suits(
     assert f"target      ann/Sizes-GGUF:a-{chosen}.gguf" in best
     shown = json.loads(hub_world.run("show", "ann/Sizes-GGUF", "--no-scan", "--json").out)
     assert shown["suited_file"]["quant"] == chosen
+
+
+@pytest.mark.parametrize("how", ["curated", "installed"])
+def test_of_a_repository_with_two_models_a_pair_s_own_takes_another_quant(
+    hub_world: World, how: str
+) -> None:
+    target, name = catalogue.pairs()["qwen2.5-coder-32b"].target, "qwen2.5-coder-32b"
+    sizes = {"q4_k_m": 4_000_000, "q8_0": 7_000_000}
+    files = {target.file.replace("q4_k_m", each): of(model(), sizes[each])[:] for each in sizes}
+    small = {each.replace("-32b-", "-1.5b-"): of(model(), 400_000)[:] for each in files}
+    hub_world.server.add(target.repo, small | files)
+    if how == "installed":
+        name = "mine"
+        asked = ("pull", f"{target.repo}:{target.file}", "--draft", "none", "--name", name)
+        assert hub_world.run(*asked).code == 0
+    for quant in ("Q8_0", "best"):
+        asked = ("pull", name, "--draft", "none", "--quant", quant, "--dry-run")
+        done = hub_world.run(*asked)
+        assert "-32b-instruct-q8_0.gguf" in done.out.splitlines()[0], done.err
+    wrong = hub_world.run("pull", name, "--quant", "Q6_K", "--dry-run")
+    assert "has no quant Q6_K" in wrong.err
 
 
 def test_below_six_bits_no_file_of_worse_quality_is_chosen_for_its_speed(

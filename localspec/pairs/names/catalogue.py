@@ -17,7 +17,7 @@ from localspec.pairs.gguf import header as gguf
 from localspec.pairs.memory.model_facts import active_share, draft_facts, facts, own_head
 from localspec.pairs.memory.outlook import MemoryFit, outlook_for, unread
 from localspec.pairs.names.references import Reference
-from localspec.pairs.names.repository_files import quant_bits, quant_of
+from localspec.pairs.names.repository_files import of_model, quant_bits, quant_of
 from localspec.pairs.names.reserved_names import STARTER
 from localspec.safe_text import decoded
 
@@ -171,14 +171,9 @@ def sampling_for(name: str, file: str) -> Mapping[str, int | float]:
         known = pairs()
     except LocalspecError:  # reported when a curated pair is requested
         return {}
-    same = (pair for pair in known.values() if _model(pair.target.file) == _model(file))
+    same = (pair for pair in known.values() if of_model([pair.target.file], file))
     found = next(same, None) or known.get(name)
     return found.sampling if found is not None else {}
-
-
-def _model(file: str) -> str:
-    """A file's name without its quant."""
-    return file.lower().replace(quant_of(file).lower() or "\0", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,8 +21,10 @@ from localspec.pairs.names.references import Reference
 DEFAULTS: Final = ("Q4_K_M", "Q8_0")
 """The quants that llama.cpp's ``-hf`` takes without a tag, in this order."""
 
+LEAST_BITS: Final = 4.0
+"""Below this, quality falls fast: only a quant that was asked for is taken."""
+
 _USUAL_HEAD: Final = "Q8_0"  # what publishers recommend for heads
-_LEAST_BITS: Final = 4.0  # below this, only a quant that was asked for
 _BITS: Final = {
     "FP16": 16.0,
     "FP32": 32.0,
@@ -102,6 +104,18 @@ def is_model(path: str) -> bool:
         return False
     matrix = "imatrix" in name.lower() and not quant_of(name)
     return not matrix and not any(_OTHER_FOLDER.match(folder) for folder in folders)
+
+
+def of_model(files: Iterable[str], model: str) -> list[str]:
+    """The files of the same model as the file `model`, of any quant and with all parts."""
+    return [name for name in files if _without_quant(name) == _without_quant(model)]
+
+
+def _without_quant(path: str) -> str:
+    """A file's name without its quant and the number of its part, in small letters."""
+    name = split_names(path)[0].rpartition("/")[2].lower()
+    name = re.sub(r"-00001-of-\d{5}", "", name)
+    return name.replace(quant_of(name).lower() or "\0", "")
 
 
 def choose(files: Iterable[str], reference: Reference) -> list[str]:
@@ -200,7 +214,7 @@ def _by_bits(models: list[str]) -> list[str]:
 
     def rank(name: str) -> tuple[int, float]:
         bits = quant_bits(quant_of(name))
-        return (0 if bits >= _LEAST_BITS else 2 if bits else 1), abs(bits - usual)
+        return (0 if bits >= LEAST_BITS else 2 if bits else 1), abs(bits - usual)
 
     return sorted(models, key=rank)
 

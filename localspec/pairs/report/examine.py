@@ -27,6 +27,7 @@ from localspec.pairs.disk.other_programs import FoundModel
 from localspec.pairs.gguf import head_checks, usable
 from localspec.pairs.gguf.header import read_header
 from localspec.pairs.hub import cache as hub_cache
+from localspec.pairs.hub import client as hub
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.memory.free import FreeMemory, read_speed
 from localspec.pairs.memory.model_facts import (
@@ -38,7 +39,7 @@ from localspec.pairs.memory.model_facts import (
 )
 from localspec.pairs.memory.outlook import MemoryOutlook, outlook_for
 from localspec.pairs.memory.placement import SNAPSHOTS, MemoryPlan
-from localspec.pairs.names import catalogue, draft_option, resolver
+from localspec.pairs.names import catalogue, draft_option, repository_files, resolver
 from localspec.pairs.names.catalogue import CuratedFile, CuratedPair, ListedPair
 from localspec.pairs.names.draft_option import AllowedDrafters
 from localspec.pairs.names.references import Reference, with_quant
@@ -263,25 +264,32 @@ def _with_quant(
     free: Callable[[], FreeMemory] | None,
     speed_of: FileSpeed,
 ) -> Reference:
-    """The repository of what a name means, with another quant.
+    """The model that a name means, with another quant.
 
     Raises:
         UsageError: the name means a file, which has its quant.
+        HubError: the Hub cannot be asked, or the repository has no such quant of a pair's target.
         BadReference: `quant` cannot be one.
         OutOfMemory: the best one is wanted, and none fits.
     """
     match meant:
         case Reference(file=""):
             repo = meant
-        case CuratedPair() | InstalledPair() if meant.target.repo:
-            repo = Reference(meant.target.repo)
+        case CuratedPair():
+            repo = Reference(meant.target.repo, file=meant.target.file)
+        case InstalledPair() if meant.target.files:
+            repo = Reference(meant.target.repo, file=meant.target.files[0])
         case _:
             raise UsageError(
                 "--quant chooses among the files of a repository, and this is one file",
                 "Name the repository, or leave --quant out.",
             )
     if quant.lower() != BEST:
-        return with_quant(repo, quant)
+        asked = with_quant(replace(repo, file=""), quant)
+        if not repo.file:
+            return asked
+        same = repository_files.of_model(hub.look_up(asked, retries).files, repo.file)
+        return replace(repo, file=repository_files.choose(same, asked)[0])
     found = model_source.from_hub(replace(repo, quant=""), retries, target=True)
     sizes = facts(found.header)
     ahead = outlook_for(sizes, None, free and free())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -21,7 +20,6 @@ BEST: Final = "best"
 ROOM_CTX: Final = 16_384
 """Tokens of context for which a file must leave room."""
 
-_LEAST_BITS: Final = 4.0  # below this, quality falls fast
 _ENOUGH_BITS: Final = 8.5  # Q8_0: above it, files grow and answers stay the same
 _FINE_BITS: Final = 6.5  # Q6_K: from here on, answers are hardly better (docs/pull.md)
 _WORTH_A_CHANGE: Final = 1.05  # times as fast
@@ -75,7 +73,7 @@ def suited(
 ) -> SuitedFile | None:
     """The best file of the target's model that leaves this machine enough memory.
 
-    That is the largest up to `_ENOUGH_BITS` and not below `_LEAST_BITS` that fits with its cache
+    That is the largest up to `_ENOUGH_BITS` and not below `LEAST_BITS` that fits with its cache
     and buffers, by the same rule as proposals (`MemoryFit.modest`). Of a dense model's files from
     `_FINE_BITS` on it is the fastest with drafting, as far as their speeds are known; below, none
     is preferred for its speed, as quality falls with every step.
@@ -95,7 +93,7 @@ def suited(
     fitting = [
         _File(enough, n_bytes if enough else -n_bytes, name, quant, n_bytes, bits)
         for name, quant, n_bytes in there
-        if (bits := repository_files.quant_bits(quant)) >= _LEAST_BITS
+        if (bits := repository_files.quant_bits(quant)) >= repository_files.LEAST_BITS
         and MemoryFit(n_bytes + rest, 0, fit.total, "").modest()
         for enough in (bits <= _ENOUGH_BITS,)
     ]
@@ -117,18 +115,10 @@ def suited(
 def of_same_model(target: ModelSource) -> Iterator[tuple[str, str, int]]:
     """Name, quant and bytes of each whole file of the target's model in its repository."""
     sizes = {file.name: file.size for file in target.listing}
-    model = _without_quant(target.files[0].name) if target.files else ""
-    for name in sizes:
-        if repository_files.is_model(name) and _without_quant(name) == model:
+    model = target.files[0].name if target.files else ""
+    for name in repository_files.of_model(sizes, model):
+        if repository_files.is_model(name):
             parts = split_names(name)
             if set(parts) <= set(sizes):
                 quant = repository_files.quant_of(name)
                 yield name, quant, sum(sizes[part] for part in parts)
-
-
-def _without_quant(path: str) -> str:
-    """A file's name without its quant and the number of its part."""
-    name = split_names(path)[0].rpartition("/")[2].lower()
-    name = re.sub(r"-00001-of-\d{5}", "", name)
-    quant = repository_files.quant_of(name).lower()
-    return name.replace(quant, "") if quant else name
