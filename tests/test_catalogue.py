@@ -21,12 +21,12 @@ from localspec.errors import (
     NotOnHub,
     UsageError,
 )
-from localspec.pairs.disk import folders, installed, starter
+from localspec.pairs.disk import folders, installed, starter, unfinished_pulls
 from localspec.pairs.disk.installed import InstalledModel, InstalledPair
 from localspec.pairs.gguf import head_checks
 from localspec.pairs.gguf.header import read_header
 from localspec.pairs.hub import cache as hub_cache
-from localspec.pairs.hub import pair_pull
+from localspec.pairs.hub import download, pair_pull
 from localspec.pairs.hub.cache import RemoteFile
 from localspec.pairs.hub.pair_pull import PullRequest
 from localspec.pairs.hub.retries import RetryPolicy
@@ -745,18 +745,21 @@ def test_rm_leaves_bytes_that_another_snapshot_uses(
     assert other.exists()
 
 
-def test_rm_clears_an_unfinished_pull_of_a_curated_pair(hub_world: World) -> None:
-    entry = catalogue.pairs()["qwen3-8b"].target
-    blobs = hub_world.cache / f"models--{entry.repo.replace('/', '--')}" / "blobs"
-    blobs.mkdir(parents=True)
-    (blobs / f"{'a' * 64}.part.incomplete").write_bytes(bytes(5000))
-    done = hub_world.run("rm", "qwen3-8b")
+def test_rm_of_a_curated_name_clears_its_own_unfinished_pull_alone(hub_world: World) -> None:
+    entry, other = (catalogue.pairs()[name] for name in ("qwen3.8-27b", "qwen3.8-27b-q3"))
+    repo, name = entry.target.repo, entry.target.file
+    assert other.target.repo == repo
+    file = RemoteFile(repo, "c" * 40, name, 9000, "a" * 64)
+    unfinished_pulls.begin(entry.name, [file])
+    hub_cache.prepare(file)
+    download.part_path(file).write_bytes(bytes(5000))
+    refused = hub_world.run("rm", other.name)
+    assert refused.code == 1
+    assert "there is nothing to remove" in refused.err
+    done = hub_world.run("rm", entry.name)
     assert done.code == 0, done.err
     assert "5 kB freed" in done.out
-    assert not blobs.parent.exists()
-    again = hub_world.run("rm", "qwen3-8b")
-    assert again.code == 1
-    assert "there is nothing to remove" in again.err
+    assert not hub_cache.repo_folder(repo).exists()
 
 
 def test_rm_of_all_clears_unfinished_pulls_but_one_that_runs(hub_world: World) -> None:

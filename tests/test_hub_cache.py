@@ -202,8 +202,8 @@ def test_rm_of_an_unfinished_pull_leaves_what_a_pair_uses(hub_world: World) -> N
     target, draft = _pull_without_draft(hub_world)
     name = f"{target.name}:{catalogue.pairs()['qwen3-8b'].target.file}"
     assert hub_world.run("pull", name, *ALONE, "--name", "mine").code == 0
-    part = hub_cache.repo_folder(draft.name) / "blobs" / f"{'a' * 64}{download.PART_ENDING}"
-    part.write_bytes(bytes(5000))
+    (part,) = (each for each in unfinished_pulls.find("qwen3-8b").files if each.repo == draft.name)
+    download.part_path(part).write_bytes(bytes(5000))
     done = hub_world.run("rm", "qwen3-8b")
     assert "the pair mine uses it" in done.out
     assert "removed qwen3-8b: 5 kB freed" in done.out

@@ -336,14 +336,12 @@ def _tidy(file: RemoteFile) -> None:
 
 def _remove_partial(name: str, retries: RetryPolicy) -> Removal:
     """Remove what an unfinished pull left."""
-    entry = catalogue.pairs().get(name.lower())
-    repos = {side.repo for side in entry.files} if entry is not None else set()
     removal = _clear_pull(name.lower(), name, retries)
-    freed = sum(_delete_parts(hub_cache.repo_folder(repo), retries) for repo in repos)
-    if not removal.freed + freed and not removal.kept:
-        remedy = "The catalogue knows it; there is nothing to remove." if entry else ""
+    if not removal.freed and not removal.kept:
+        known = name.lower() in catalogue.pairs()
+        remedy = "The catalogue knows it; there is nothing to remove." if known else ""
         raise NotOnHub(f"no pair named {name} is installed", remedy or resolver.suggestion(name))
-    return replace(removal, freed=removal.freed + freed)
+    return removal
 
 
 def _clear_pull(name: str, shown: str, retries: RetryPolicy) -> Removal:
