@@ -247,6 +247,14 @@ def test_quants_are_chosen_as_llama_cpp_does(text: str, expected: str) -> None:
     assert repository_files.choose(FILES, references.parse(text)) == [expected]
 
 
+def test_of_files_with_one_name_the_exact_path_is_taken() -> None:
+    files = ["A/m.gguf", "a/M.gguf", "a/m.gguf", "m.gguf"]
+    for text in (*files, "A/M.gguf"):
+        expected = [text] if text in files else ["A/m.gguf"]
+        assert repository_files.choose(files, references.parse(f"u/r:{text}")) == expected
+    assert repository_files.choose(files[:1], references.parse("u/r:M.gguf")) == ["A/m.gguf"]
+
+
 def test_split_files_come_whole() -> None:
     expected = FILES[-2:]
     assert repository_files.choose(FILES, references.parse("u/r:Q6_K")) == expected

@@ -175,9 +175,10 @@ def _plain_first(models: list[str]) -> list[str]:
 
 def _by_name(names: list[str], models: list[str], reference: Reference) -> str:
     wanted = reference.file.lower()
-    for name in names:
-        if wanted in (name.lower(), name.rpartition("/")[2].lower()):
-            return split_names(name)[0]
+    alike = [name for name in names if wanted in (name.lower(), name.rpartition("/")[2].lower())]
+    if alike:
+        best = min(alike, key=lambda name: (name != reference.file, name.lower() != wanted))
+        return split_names(best)[0]
     raise NotOnHub(f"{reference.repo} has no file {reference.file}", _offer(models))
 
 
