@@ -796,6 +796,24 @@ def test_names_are_derived_told_and_kept_apart(hub_world: World, pair: tuple[Rep
         assert hub_world.run("pull", "ann/Big-GGUF", "--name", bad).code == 2, bad
 
 
+def test_a_repository_is_the_same_in_any_case(
+    hub_world: World, pair: tuple[Repo, Repo], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ann/big-gguf", "Ann/BIG-gguf"):
+        hub_world.server.repos[name] = pair[0]  # as the Hub answers
+    assert hub_world.run("pull", "ann/big-gguf", "--draft", "none").code == 0
+    assert installed.all_pairs()[0].target.repo == pair[0].name
+    sent = hub_world.server.sent()
+    for _ in range(2):  # with and without the Hub
+        again = hub_world.run("pull", "Ann/BIG-gguf", "--draft", "none")
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert again.code == 0, again.err
+    assert hub_world.server.sent() == sent
+    assert [one.name for one in installed.all_pairs()] == ["big"]
+    assert [path.name for path in hub_cache.repo_folders()] == ["models--ann--Big-GGUF"]
+    assert resolver.resolve("ann/BIG-gguf").target == installed.all_pairs()[0].target.path
+
+
 def test_a_curated_pair_is_pulled_by_name(hub_world: World) -> None:
     entry = catalogue.pairs()["qwen3-8b"]
     hub_world.server.add(entry.target.repo, {entry.target.file: ggufs.model(n_bytes=64_000)})

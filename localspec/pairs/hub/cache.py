@@ -72,8 +72,12 @@ def cache_folder() -> Path:
 
 
 def repo_folder(repo: str) -> Path:
-    """The cache's folder of `repo`; it may not exist."""
-    return cache_folder() / ("models--" + repo.replace("/", "--"))
+    """The cache's folder of `repo`, in any case; it may not exist."""
+    folder = cache_folder() / ("models--" + repo.replace("/", "--"))
+    if folder.is_dir():
+        return folder
+    wanted = folder.name.lower()
+    return next((each for each in repo_folders() if each.name.lower() == wanted), folder)
 
 
 def repo_folders() -> list[Path]:

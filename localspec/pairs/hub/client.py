@@ -72,7 +72,10 @@ class _Info(msgspec.Struct):
 
 
 def look_up(reference: Reference, retries: RetryPolicy) -> RemoteRepo:
-    """Ask the Hub about a repository at a revision. Raises `HubError` or `Cancelled`."""
+    """Ask the Hub about a repository at a revision. Raises `HubError` or `Cancelled`.
+
+    The files bear the repository's name as the Hub spells it: a user may write it in any case.
+    """
     repo, revision = reference.repo, quote(reference.revision or "main", safe="")
     url = f"{endpoint()}/api/models/{repo}/revision/{revision}?blobs=true"
     told = _gathered(url, reference, retries)
@@ -81,7 +84,7 @@ def look_up(reference: Reference, retries: RetryPolicy) -> RemoteRepo:
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         what = f"{endpoint()} does not answer like a Hub: {reason(error)}"
         raise HubUnavailable(what, NO_HUB) from None
-    if info.id.lower() != repo.lower():
+    if info.id.encode().lower() != repo.encode().lower():
         moved = replace(reference, repo=one_line(info.id))
         raise NotOnHub(f"{repo} has moved to {moved.repo}", f"Pull {moved} if you trust its owner.")
     if not re.fullmatch(r"[0-9a-f]{40}", info.sha):
@@ -90,7 +93,7 @@ def look_up(reference: Reference, retries: RetryPolicy) -> RemoteRepo:
     for one in info.siblings:
         etag = (one.lfs.sha256 if one.lfs else one.blob_id) or ""
         if one.size is not None and re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", etag):
-            files[one.rfilename] = RemoteFile(repo, info.sha, one.rfilename, one.size, etag)
+            files[one.rfilename] = RemoteFile(info.id, info.sha, one.rfilename, one.size, etag)
     return RemoteRepo(info.sha, bool(info.gated), _licence(info), files)
 
 

@@ -272,11 +272,11 @@ def _free_for(name: str, report: PairReport) -> bool:
     if existing is not None:
         return [_identity(model) for model in existing.models] == ours
     entry = catalogue.pairs().get(name)
-    return entry is None or [(side.repo, (side.file,)) for side in entry.files] == ours
+    return entry is None or [(side.repo.lower(), (side.file,)) for side in entry.files] == ours
 
 
 def _identity(model: InstalledModel) -> tuple[object, ...]:
-    return (model.repo, model.files) if model.repo else model.paths
+    return (model.repo.lower(), model.files) if model.repo else model.paths
 
 
 def recall_wanted() -> PullRequest | None:
