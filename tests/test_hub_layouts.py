@@ -13,6 +13,7 @@ import pytest
 from localspec.errors import LocalspecError
 from localspec.loading.measurements import ranking
 from localspec.loading.measurements.ranking import PairCosts
+from localspec.pairs.disk import installed
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.names import catalogue, resolver
 from localspec.pairs.report import model_source
@@ -359,6 +360,18 @@ def test_a_repository_named_as_a_draft_means_its_head_before_and_after(hub_world
     named = resolver.resolve("ann/Pair-GGUF", "ann/Pair-GGUF:Q8_0", scan=False)
     assert named.drafts == resolver.resolve("it").drafts
     assert [path.name for path in named.drafts] == ["eagle3-a.gguf"]
+
+
+@pytest.mark.parametrize("how", [("head",), ("ann/Head-GGUF", "--name", "head")])
+def test_a_head_is_added_to_the_pair_that_is_here(hub_world: World, how: tuple[str, ...]) -> None:
+    hub_world.server.add("ann/Head-GGUF", hub_layouts.with_head())
+    for arguments in (("ann/Head-GGUF",), (*how, "--draft", "auto,eagle3")):
+        done = hub_world.run("pull", *arguments)
+        assert "installed as head:" in done.out, done.err
+    (pair,) = installed.all_pairs()
+    assert [each.path.name for each in pair.drafts] == ["eagle3-a.gguf"]
+    less = hub_world.run("pull", "ann/Head-GGUF", "--draft", "none", "--name", "head")
+    assert "there is another pair named head" in less.err
 
 
 def test_a_head_that_is_not_there_is_refused_by_name(hub_world: World) -> None:

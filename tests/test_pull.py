@@ -22,6 +22,7 @@ from localspec.errors import (
     HubUnavailable,
     LocalspecError,
     NotEnoughDisk,
+    NotFetched,
     NotOnHub,
 )
 from localspec.pairs.disk import installed
@@ -827,6 +828,24 @@ def test_a_curated_pair_is_pulled_by_name(hub_world: World) -> None:
     again = hub_world.run("pull", str(references.parse(f"{entry.target.repo}:Q4_K_M")))
     assert "as in the pair qwen3-8b" in again.out
     assert "installed as qwen3-8b:" in again.out
+
+
+def test_a_curated_target_pulled_without_its_draft_is_that_pair_and_may_get_it_later(
+    hub_world: World,
+) -> None:
+    entry = catalogue.pairs()["qwen3-8b"]
+    hub_world.server.add(entry.target.repo, {entry.target.file: ggufs.model(n_bytes=64_000)})
+    hub_world.server.add(entry.draft.repo, {entry.draft.file: ggufs.model(seed=1)})
+    assert hub_world.run("pull", "qwen3-8b", "--draft", "lookup", "--name", "other").code == 0
+    assert resolver.resolve("qwen3-8b", "none").target.name == entry.target.file
+    with pytest.raises(NotFetched):
+        resolver.resolve("qwen3-8b")
+    alone = hub_world.run("pull", "qwen3-8b", "--draft", "lookup")
+    assert "installed as qwen3-8b:" in alone.out, alone.err
+    assert resolver.resolve("qwen3-8b").drafts == ()
+    whole = hub_world.run("pull", "qwen3-8b")
+    assert "installed as qwen3-8b:" in whole.out, whole.err
+    assert resolver.resolve("qwen3-8b").draft is not None
 
 
 def test_a_target_without_a_draft_is_told_which_would_fit(

@@ -16,7 +16,7 @@ from typing import Final
 import click
 
 from localspec import formats, private
-from localspec.drafter_names import NONE
+from localspec.drafter_names import AUTO, NONE
 from localspec.errors import LocalspecError, NotEnoughDisk, UsageError
 from localspec.pairs.disk import folders, installed, starter, unfinished_pulls
 from localspec.pairs.disk.installed import InstalledModel, InstalledPair
@@ -136,13 +136,23 @@ def plan(
         raise UsageError(f"{STARTER} is here: {path}", f"Run `localspec chat {STARTER}`.")
     if asked.name is not None:
         installed.check_name(asked.name)
+    draft = _draft_of(asked)
     report = examine(
-        asked.pair, asked.draft, retries, scan=scan, quant=quant, free=free, speed_of=speed_of
+        asked.pair, draft, retries, scan=scan, quant=quant, free=free, speed_of=speed_of
     )
     for drafts in report.drafts:
         vocabulary.check(report.target.header, drafts.header)
     report = replace(report, name=_choose_name(asked.name, report))
     return PullPlan(report, hub_cache.free_bytes(hub_cache.cache_folder()))
+
+
+def _draft_of(asked: PullRequest) -> str | None:
+    """What is to draft: a pair of the catalogue that was pulled without its draft gets it now."""
+    entry = catalogue.pairs().get(asked.pair.lower())
+    if asked.draft is not None or entry is None or entry.draft is None:
+        return asked.draft
+    here = installed.find(entry.name)
+    return f"{AUTO},{entry.draft.reference}" if here and not here.drafts else None
 
 
 def require_room(plan: PullPlan) -> None:
@@ -263,16 +273,20 @@ def _derive(target: ModelSource, known: str) -> str:
 
 
 def _free_for(name: str, report: PairReport) -> bool:
-    """Whether `name` is free, or belongs to the same models at any commit."""
+    """Whether `name` is free, or its target is the same at any commit and it loses no drafter."""
     ours = [_identity(model.record()) for model in report.models]
     try:
         existing = installed.find(name)
     except LocalspecError:
         return True  # a damaged record is replaced
     if existing is not None:
-        return [_identity(model) for model in existing.models] == ours
+        target, *drafts = (_identity(model) for model in existing.models)
+        return target == ours[0] and set(drafts) <= set(ours[1:])
     entry = catalogue.pairs().get(name)
-    return entry is None or [(side.repo.lower(), (side.file,)) for side in entry.files] == ours
+    if entry is None:
+        return True
+    curated = [(side.repo.lower(), (side.file,)) for side in entry.files]
+    return ours in (curated, curated[:1])
 
 
 def _identity(model: InstalledModel) -> tuple[object, ...]:

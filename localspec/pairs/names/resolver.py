@@ -63,7 +63,7 @@ def resolve(pair: str | None, draft: str | None = None, *, scan: bool = True) ->
     asked = draft_option.parse(draft)
     pulled_with = "" if asked.own or not asked.named else f" --draft {','.join(asked.named)}"
     text = (STARTER if pair is None else pair).strip()
-    found = _files(meaning(text, scan=scan), text, pulled_with)
+    found = _files(meaning(text, scan=scan), text, pulled_with, own=asked.own)
     require_present(asked.named)
     drafts = tuple(path for name in asked.named for path in _drafts_on_disk(name, scan))
     if asked.own:
@@ -154,12 +154,13 @@ def _drafts_on_disk(text: str, scan: bool) -> tuple[Path, ...]:
     return own if own and found.name != STARTER else (found.target,)
 
 
-def _files(meant: Meaning, text: str, pulled_with: str = "") -> ResolvedPair:
-    """The files of what `text` means, with its own drafters."""
+def _files(meant: Meaning, text: str, pulled_with: str = "", *, own: bool = True) -> ResolvedPair:
+    """The files of what `text` means; its `own` drafters must be there if they are wanted."""
     if isinstance(meant, InstalledPair):
         return of_record(meant)
     if isinstance(meant, CuratedPair):
-        here = [hub_cache.find(file.reference) for file in meant.files]
+        wanted = meant.files if own else meant.files[:1]
+        here = [hub_cache.find(file.reference) for file in wanted]
         if all(here):
             (target, *_), *drafts = here
             reason = f"part of {meant.name}" if drafts else "the catalogue names none for it"
