@@ -210,6 +210,30 @@ def test_rm_of_an_unfinished_pull_leaves_what_a_pair_uses(hub_world: World) -> N
     assert resolver.resolve("mine").target.exists()
 
 
+@pytest.mark.parametrize("what", ["other", "--all"])
+def test_rm_leaves_what_another_pull_counts_on_until_that_is_removed(
+    hub_world: World, repo: Repo, what: str
+) -> None:
+    assert hub_world.run("pull", repo.name, *ALONE, "--name", "mine").code == 0
+    more = RemoteFile(repo.name, repo.commit, "more.gguf", 9000, "a" * 64)
+    unfinished_pulls.begin("other", [remote(repo), more])
+    unfinished_pulls.begin("third", [more])
+    hub_cache.prepare(more)
+    download.part_path(more).write_bytes(bytes(5000))
+    if what == "other":
+        done = hub_world.run("rm", "mine")
+        assert "0 bytes freed" in done.out
+        assert "the unfinished pull of other wants it" in done.out
+        assert hub_world.snapshot(repo.name, repo.commit, NAME).exists()
+        assert "0 bytes freed" not in hub_world.run("rm", "other").out
+        assert download.part_size(more) == 5000
+        assert "5 kB freed" in hub_world.run("rm", "third").out
+    else:
+        assert hub_world.run("rm", "--all").code == 0
+    assert not hub_cache.repo_folder(repo.name).exists()
+    assert unfinished_pulls.names() == []
+
+
 def test_a_pull_that_ends_is_no_longer_unfinished(hub_world: World) -> None:
     _pull_without_draft(hub_world)
     assert unfinished_pulls.names() == ["qwen3-8b"]

@@ -213,8 +213,21 @@ def _delete_models(pair: InstalledPair, retries: RetryPolicy) -> tuple[int, list
                 with _deleting(path):
                     freed += _unlink(path)
             elif at < len(model.files):
-                freed += _delete(_remote(model, at), retries)
+                file = _remote(model, at)
+                if other := _left_to_pull(file, pair.name):
+                    kept.append(f"{path}: {other}")
+                else:
+                    freed += _delete(file, retries)
     return freed, kept
+
+
+def _left_to_pull(file: RemoteFile, name: str) -> str:
+    """Leave a file to another unfinished pull than that of `name`; why it stays, empty if not."""
+    other = unfinished_pulls.other_than(name, file)
+    if not other or not hub_cache.snapshot_path(file).exists():
+        return ""
+    unfinished_pulls.note_fetched(other, file)
+    return f"the unfinished pull of {other} wants it"
 
 
 def _remote(model: InstalledModel, at: int) -> RemoteFile:
@@ -353,12 +366,14 @@ def _clear_pull(name: str, shown: str, retries: RetryPolicy) -> Removal:
     pull, kept = unfinished_pulls.find(name), []
     for file in pull.files:
         hub.require_safe(file)
-    freed = sum(_delete_part(file, retries) for file in pull.files)  # first: a pull may be running
+    own = [file for file in pull.files if not unfinished_pulls.other_than(name, file)]
+    freed = sum(_delete_part(file, retries) for file in own)  # first: a pull may be running
     for file in pull.files:
         path = hub_cache.snapshot_path(file)
         if not pull.has_fetched(file):
             continue
-        if reason := _reason_to_keep(InstalledModel((str(path),), repo=file.repo), path):
+        model = InstalledModel((str(path),), repo=file.repo)
+        if reason := _reason_to_keep(model, path) or _left_to_pull(file, name):
             kept.append(f"{path}: {reason}")
         else:
             freed += _delete(file, retries)

@@ -67,6 +67,20 @@ def find(name: str) -> UnfinishedPull:
     return known or UnfinishedPull()
 
 
+def other_than(name: str, file: RemoteFile) -> str:
+    """The pair whose pull has not ended and wants `file`, except `name`; empty without one."""
+    wanted = (file.repo, file.commit, file.name)
+    return next(
+        (
+            pair
+            for pair in names()
+            for each in find(pair).files
+            if pair != name and (each.repo, each.commit, each.name) == wanted
+        ),
+        "",
+    )
+
+
 def forget(name: str, files: Collection[RemoteFile]) -> None:
     """Forget these files of the pull of the pair `name`; with the last one goes the record.
 
