@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -372,6 +373,16 @@ def test_a_head_is_added_to_the_pair_that_is_here(hub_world: World, how: tuple[s
     assert [each.path.name for each in pair.drafts] == ["eagle3-a.gguf"]
     less = hub_world.run("pull", "ann/Head-GGUF", "--draft", "none", "--name", "head")
     assert "there is another pair named head" in less.err
+
+
+def test_a_closed_standard_input_takes_no_head(
+    hub_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("localspec.cli.models.pull.sys", SimpleNamespace(stdin=None))
+    hub_world.server.add("ann/Head-GGUF", hub_layouts.with_head())
+    done = hub_world.run("pull", "ann/Head-GGUF")
+    assert "installed as head:" in done.out, done.err
+    assert installed.all_pairs()[0].drafts == ()
 
 
 def test_a_head_that_is_not_there_is_refused_by_name(hub_world: World) -> None:

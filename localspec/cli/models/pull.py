@@ -89,7 +89,7 @@ def _look(asked: PullRequest, retries: RetryPolicy, *, scan: bool, quant: str | 
 
 def _wants(offer: HeadOffer) -> bool:
     """Whether the user wants a head that was found next to the target; no without a terminal."""
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         return False
     click.echo(unbroken(f"head        next to the target: {describe.offer_line(offer)}"))
     return click.confirm(f"Fetch it as well, {formats.size(offer.head.missing)}?", default=True)
