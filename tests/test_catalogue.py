@@ -793,3 +793,13 @@ def test_rm_forgets_damaged_records(hub_world: World) -> None:
     assert "record of mine is damaged" in hub_world.run("list").err
     assert hub_world.run("rm", "mine").code == 0
     assert installed.damaged() == []
+
+
+def test_files_whose_names_are_no_pairs_are_passed_over(hub_world: World) -> None:
+    installed.save(PAIR)
+    for name in ("My Pair", "Other", "-x"):
+        (installed.folder() / f"{name}.json").write_text("{")
+    assert installed.damaged() == []
+    done = hub_world.run("rm", "--all")
+    assert done.code == 0, done.err
+    assert installed.all_pairs() == []

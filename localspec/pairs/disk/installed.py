@@ -173,9 +173,12 @@ def damaged() -> list[str]:
 
 
 def _records() -> Iterator[tuple[str, InstalledPair | None]]:
-    """Yield every name with its pair, or None if the record is damaged."""
+    """Yield every name with its pair, or None if the record is damaged.
+
+    A file whose name is no pair's is not one of localspec's.
+    """
     try:
-        paths = sorted(folder().glob("*.json"))
+        paths = sorted(path for path in folder().glob("*.json") if _NAME.fullmatch(path.stem))
     except OSError as error:
         raise LocalspecError(
             f"the records of pairs in {folder()} cannot be read: {error.strerror}",
