@@ -20,7 +20,7 @@ from localspec.pairs.names import catalogue, resolver
 from localspec.pairs.report import model_source
 from localspec.pairs.report.examine import PairReport, examine
 from localspec.pairs.report.model_source import ModelSource
-from tests.support import hub_layouts
+from tests.support import ggufs, hub_layouts
 from tests.support.hub_layouts import head, model
 from tests.support.hub_server import Content, Hollow
 from tests.support.hub_world import World, world
@@ -489,6 +489,22 @@ def test_no_file_below_four_bits_suits_a_machine_by_itself(
     refused = hub_world.run("pull", "ann/Sizes-GGUF", "--quant", "best", "--dry-run")
     assert refused.code == 1
     assert "with four bits or more leaves room for 16,384 tokens" in refused.err
+
+
+def test_the_file_that_suits_a_machine_leaves_room_for_the_draft(
+    hub_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for memory in ("total", "available"):
+        monkeypatch.setattr(f"localspec.machine.{memory}", lambda: 285_000_000)
+    sizes = {"Q4_K_M": 32_000_000, "Q8_0": 64_000_000}
+    files = {f"a-{quant}.gguf": ggufs.model(n_bytes=size) for quant, size in sizes.items()}
+    hub_world.server.add("ann/Sizes-GGUF", files)
+    hub_world.server.add("ann/Small-GGUF", {"s-Q8_0.gguf": ggufs.model(n_bytes=22_400_000)})
+    for draft, quant in {"none": "Q8_0", "ann/Small-GGUF": "Q4_K_M"}.items():
+        asked = ("pull", "ann/Sizes-GGUF", "--draft", draft, "--dry-run")
+        best = hub_world.run(*asked, "--quant", "best").out
+        assert f"target      ann/Sizes-GGUF:a-{quant}.gguf" in best
+        assert f"file        {quant} is the best of 2 files" in best
 
 
 def test_a_card_that_was_seen_here_has_room_for_a_larger_file(

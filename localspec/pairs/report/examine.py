@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -192,21 +193,44 @@ def examine(
     """
     asked = draft_option.parse(draft)
     meant = resolver.meaning(pair, scan=scan)
-    of_target = meant if quant is None else _with_quant(meant, quant, retries, free, speed_of)
+    of_target = meant if quant is None else _with_quant(meant, quant, retries)
+    look = partial(_looked_at, n_ctx=n_ctx, free=free, scan=scan, speed_of=speed_of)
+    report = look(of_target, meant, asked, retries)
+    if quant is not None and quant.lower() == BEST and (best := _best(report)):
+        of_target = Reference(report.target.repo, file=best, revision=report.target.revision)
+        report = look(of_target, meant, asked, retries)
+    report = replace(report, name=_name(meant, quant))
+    if further or not (report.drafts or report.draft_reason):
+        report = _with_candidates(report, _try_all(report.models, retries, scan))
+    if asked.own and not report.drafts and not own_head(report.target.header):
+        tag = _tag(of_target)
+        report = replace(report, offer=nearby_heads.offered(report.target, retries, quant=tag))
+    return report
+
+
+def _looked_at(
+    of_target: Meaning,
+    meant: Meaning,
+    asked: AllowedDrafters,
+    retries: RetryPolicy,
+    *,
+    n_ctx: int | None,
+    free: Callable[[], FreeMemory] | None,
+    scan: bool,
+    speed_of: FileSpeed,
+) -> PairReport:
+    """Look at a target with the drafters that are known for what is `meant`, and with those asked.
+
+    The reason for no draft is empty if none is known.
+    """
     target = _target(of_target, retries)
-    name = _name(meant, quant)
     usable.require_usable(target.header, target.label)
-    found, reason, candidates = _own_drafts(meant, target, retries, scan, asked)
-    tag = of_target.quant if isinstance(of_target, Reference) else ""
-    if more := _asked_drafts(asked, found, target, retries, scan=scan, quant=tag):
+    found, reason = _own_drafts(meant, target, retries, asked)
+    more = _asked_drafts(asked, found, target, retries, scan=scan, quant=_tag(of_target))
+    if more:
         reason = reason if found else "named"
         found = (*found, *more)
-    if further and not candidates:
-        candidates = _try_all((target, *found), retries, scan)
-    inside = asked.own or MTP in asked.heads
-    own_heads = own_head(target.header) if inside else []
-    drafted = found or own_heads or not asked.own
-    offer = None if drafted else nearby_heads.offered(target, retries, quant=tag)
+    own_heads = own_head(target.header) if asked.own or MTP in asked.heads else []
     sizes = [_draft_facts(each, target) for each in found]
     of_model = facts(target.header, mtp=bool(own_heads))
     ahead = outlook_for(
@@ -220,8 +244,36 @@ def examine(
     )
     first = found[0] if found else None
     report = vocabulary.compare(target.header, first.header) if first else None
-    best, besides = suited(target, of_model, ahead.fit, speed_of), tuple(found[1:])
-    return PairReport(name, target, first, reason, report, ahead, candidates, besides, offer, best)
+    best = suited(target, [of_model, *sizes, *own_heads], ahead.fit, speed_of)
+    besides = tuple(found[1:])
+    return PairReport("", target, first, reason, report, ahead, besides=besides, suited=best)
+
+
+def _with_candidates(report: PairReport, tried: tuple[DraftCandidate, ...]) -> PairReport:
+    fitting = sum(candidate.fits for candidate in tried)
+    reason = f"none was named; {fitting or 'none'} of {len(tried)} known models would fit"
+    return replace(report, candidates=tried, draft_reason=report.draft_reason or reason)
+
+
+def _tag(of_target: Meaning) -> str:
+    """The quant that a name has for its target; else empty."""
+    return of_target.quant if isinstance(of_target, Reference) else ""
+
+
+def _best(report: PairReport) -> str:
+    """The file that suits this machine; empty if the target is that, or the only file.
+
+    Raises:
+        OutOfMemory: none fits.
+    """
+    best, own = report.suited, report.target.files[0]
+    if best is None and len(list(of_same_model(report.target))) > 1:
+        raise OutOfMemory(
+            f"no file of {own.repo} with four bits or more leaves room for {ROOM_CTX:,} tokens"
+            f" of context in 60 % of {formats.size(report.outlook.fit.total)}",
+            "Choose a smaller model, or name a quant.",
+        )
+    return best.name if best and best.name != own.name else ""
 
 
 def with_next_load(
@@ -257,20 +309,13 @@ def _name(meant: Meaning, quant: str | None) -> str:
     return f"{name}-{quant.lower()}" if name and quant else name
 
 
-def _with_quant(
-    meant: Meaning,
-    quant: str,
-    retries: RetryPolicy,
-    free: Callable[[], FreeMemory] | None,
-    speed_of: FileSpeed,
-) -> Reference:
-    """The model that a name means, with another quant.
+def _with_quant(meant: Meaning, quant: str, retries: RetryPolicy) -> Reference:
+    """The model that a name means, with another quant; for `BEST` without one.
 
     Raises:
         UsageError: the name means a file, which has its quant.
         HubError: the Hub cannot be asked, or the repository has no such quant of a pair's target.
         BadReference: `quant` cannot be one.
-        OutOfMemory: the best one is wanted, and none fits.
     """
     match meant:
         case Reference(file=""):
@@ -284,27 +329,13 @@ def _with_quant(
                 "--quant chooses among the files of a repository, and this is one file",
                 "Name the repository, or leave --quant out.",
             )
-    if quant.lower() != BEST:
-        asked = with_quant(replace(repo, file=""), quant)
-        if not repo.file:
-            return asked
-        same = repository_files.of_model(hub.look_up(asked, retries).files, repo.file)
-        return replace(repo, file=repository_files.choose(same, asked)[0])
-    found = model_source.from_hub(replace(repo, quant=""), retries, target=True)
-    sizes = facts(found.header)
-    ahead = outlook_for(sizes, None, free and free())
-    best = suited(found, sizes, ahead.fit, speed_of)
-    if best is None and len(list(of_same_model(found))) > 1:
-        raise OutOfMemory(
-            f"no file of {repo.repo} with four bits or more leaves room for {ROOM_CTX:,} tokens"
-            f" of context in 60 % of {formats.size(ahead.fit.total)}",
-            "Choose a smaller model, or name a quant.",
-        )
-    return replace(repo, quant="", file=best.name if best else found.files[0].name)
-
-
-_DraftsFound = tuple[Sequence[ModelSource], str, tuple[DraftCandidate, ...]]
-"""The drafters, their source or why there are none, and the candidates that were tried."""
+    if quant.lower() == BEST:
+        return replace(repo, quant="")
+    asked = with_quant(replace(repo, file=""), quant)
+    if not repo.file:
+        return asked
+    same = repository_files.of_model(hub.look_up(asked, retries).files, repo.file)
+    return replace(repo, file=repository_files.choose(same, asked)[0])
 
 
 def _draft_facts(draft: ModelSource, target: ModelSource) -> ModelFacts:
@@ -392,23 +423,23 @@ def _named_drafts(
 
 
 def _own_drafts(
-    meant: Meaning, target: ModelSource, retries: RetryPolicy, scan: bool, asked: AllowedDrafters
-) -> _DraftsFound:
-    """The pair's own drafters, or those found for a target that has none, if they may draft."""
+    meant: Meaning, target: ModelSource, retries: RetryPolicy, asked: AllowedDrafters
+) -> tuple[Sequence[ModelSource], str]:
+    """The pair's own drafters, if they may draft, and their source; or why there are none.
+
+    Both are empty for a target of which nothing is known.
+    """
     if not asked.own:
-        return (), asked.why_no_model, ()
+        return (), asked.why_no_model
     if isinstance(meant, InstalledPair):
         whole, reason = starter.with_drafters(meant)
-        return _drafts_of(whole, retries), reason, ()
+        return _drafts_of(whole, retries), reason
     if isinstance(meant, CuratedPair):
         found = _drafts_of(meant, retries)
-        return found, f"part of {meant.name}" if found else f"{meant.name} has none", ()
+        return found, f"part of {meant.name}" if found else f"{meant.name} has none"
     if paired := _pair_with(target):
-        return _drafts_of(paired, retries), f"as in the pair {paired.name}", ()
-    candidates = _try_all((target,), retries, scan)
-    fitting = sum(candidate.fits for candidate in candidates)
-    reason = f"none was named; {fitting or 'none'} of {len(candidates)} known models would fit"
-    return (), reason, candidates
+        return _drafts_of(paired, retries), f"as in the pair {paired.name}"
+    return (), ""
 
 
 def _pair_with(target: ModelSource) -> InstalledPair | CuratedPair | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -69,26 +69,31 @@ class _File(NamedTuple):
 
 
 def suited(
-    target: ModelSource, sizes: ModelFacts, fit: MemoryFit, speed_of: FileSpeed = unmeasured
+    target: ModelSource,
+    models: Sequence[ModelFacts],
+    fit: MemoryFit,
+    speed_of: FileSpeed = unmeasured,
 ) -> SuitedFile | None:
     """The best file of the target's model that leaves this machine enough memory.
 
-    That is the largest up to `_ENOUGH_BITS` and not below `LEAST_BITS` that fits with its cache
-    and buffers, by the same rule as proposals (`MemoryFit.modest`). Of a dense model's files from
-    `_FINE_BITS` on it is the fastest with drafting, as far as their speeds are known; below, none
-    is preferred for its speed, as quality falls with every step.
+    That is the largest up to `_ENOUGH_BITS` and not below `LEAST_BITS` that fits with its cache,
+    buffers and drafters, by the same rule as proposals (`MemoryFit.modest`). Of a dense model's
+    files from `_FINE_BITS` on it is the fastest with drafting, as far as their speeds are known;
+    below, none is preferred for its speed, as quality falls with every step.
 
     Args:
         target: a model on the Hub.
-        sizes: in its header.
+        models: the sizes in its header, and those of its drafters.
         fit: whose `total` is the memory of this machine.
         speed_of: what is known of the speeds of files.
 
     Returns:
         None if there is no choice, or nothing fits.
     """
+    sizes = models[0]
     n_ctx = min(ROOM_CTX, sizes.trained or ROOM_CTX)
-    rest = need(sizes, ModelSetup(n_ctx=n_ctx)).total - sizes.weights + PROGRAM
+    needed = sum(need(each, ModelSetup(n_ctx=n_ctx)).total for each in models)
+    rest = needed - sizes.weights + PROGRAM
     there = list(of_same_model(target))
     fitting = [
         _File(enough, n_bytes if enough else -n_bytes, name, quant, n_bytes, bits)
