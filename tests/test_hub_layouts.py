@@ -435,8 +435,11 @@ def test_of_files_as_good_as_each_other_the_one_that_drafts_faster_here_suits(
     plain = hub_world.run("pull", "ann/Sizes-GGUF", "--dry-run").out
     assert f"file        {chosen} (" in plain
     assert ("of 4 files, it is about as good as Q8_0" in plain) == (chosen == "Q6_K")
-    best = hub_world.run("pull", "ann/Sizes-GGUF", "--quant", "best", "--dry-run").out
-    assert f"target      ann/Sizes-GGUF:a-{chosen}.gguf" in best
+    said = re.search(r"`localspec (pull ann/Sizes-GGUF:\S+)` takes it", plain)
+    assert said is not None
+    for asked in (said[1].split(), ["pull", "ann/Sizes-GGUF", "--quant", "best"]):
+        best = hub_world.run(*asked, "--dry-run").out
+        assert f"target      ann/Sizes-GGUF:a-{chosen}.gguf" in best
     shown = json.loads(hub_world.run("show", "ann/Sizes-GGUF", "--no-scan", "--json").out)
     assert shown["suited_file"]["quant"] == chosen
 

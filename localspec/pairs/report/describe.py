@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
 from typing import Any
 
@@ -99,7 +100,8 @@ def file_line(report: PairReport) -> str:
     if report.target.files[0].name == best.name:
         return f"{best.quant} is {why}"
     size, name = formats.size(best.n_bytes), best.quant or best.name
-    return f"{name} ({size}) suits this machine better: {why} (--quant {name} takes it)"
+    pull = shlex.join(["localspec", "pull", f"{report.target.repo}:{best.name}"])
+    return f"{name} ({size}) suits this machine better: {why} (`{pull}` takes it)"
 
 
 def _short(source: ModelSource) -> str:
