@@ -789,10 +789,11 @@ def test_rm_of_all_clears_unfinished_pulls_but_one_that_runs(hub_world: World) -
 
 def test_rm_forgets_damaged_records(hub_world: World) -> None:
     installed.save(PAIR)
-    (installed.folder() / "mine.json").write_text("{")
-    assert "record of mine is damaged" in hub_world.run("list").err
-    assert hub_world.run("rm", "mine").code == 0
-    assert installed.damaged() == []
+    for name in ("mine", "lookup"):  # the other is no name for a new pair
+        (installed.folder() / f"{name}.json").write_text("{")
+        assert f"record of {name} is damaged" in hub_world.run("list").err
+        assert hub_world.run("rm", name).code == 0
+        assert installed.damaged() == []
 
 
 def test_files_whose_names_are_no_pairs_are_passed_over(hub_world: World) -> None:

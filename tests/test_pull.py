@@ -793,8 +793,12 @@ def test_names_are_derived_told_and_kept_apart(hub_world: World, pair: tuple[Rep
     curated_one = hub_world.run("pull", "ann/Big-GGUF", "--draft", "none", "--name", "QWEN3-8b")
     assert "another pair named qwen3-8b in the catalogue" in curated_one.err
     assert "localspec rm" not in curated_one.err
-    for bad in ("demo", "none", "a/b", "", "UP PER", "x" * 99):
+    words = ("demo", "none", "auto", "lookup", "mtp", "dspark", "dflash", "eagle3")
+    for bad in (*words, "a/b", "", "UP PER", "x" * 99):
         assert hub_world.run("pull", "ann/Big-GGUF", "--name", bad).code == 2, bad
+    hub_world.server.add("ann/MTP-GGUF", pair[0].files)
+    derived = hub_world.run("pull", "ann/MTP-GGUF", "--draft", "none")
+    assert "installed as pair-mtp:" in derived.out
 
 
 def test_a_repository_is_the_same_in_any_case(

@@ -18,7 +18,6 @@ import msgspec
 from msgspec import Meta
 
 from localspec import private
-from localspec.drafter_names import NONE
 from localspec.errors import LocalspecError, UsageError
 from localspec.limits import LARGEST_FILE
 from localspec.pairs.disk import folders
@@ -27,7 +26,9 @@ from localspec.pairs.names.reserved_names import FORMER_STARTER, STARTER
 from localspec.safe_text import decoded, encodable, reason
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
-_RESERVED: Final = frozenset({FORMER_STARTER, NONE})
+RESERVED: Final = (FORMER_STARTER, *draft_option.WORDS)
+"""Words with another meaning where a pair or a model is named."""
+
 _FORMAT: Final = 2
 
 
@@ -118,10 +119,11 @@ def check_name(name: str) -> str:
         UsageError: it is not a valid name for a pair.
     """
     lowered = name.lower()
-    if not _NAME.fullmatch(lowered) or lowered in _RESERVED:
+    if not _NAME.fullmatch(lowered) or lowered in RESERVED:
         raise UsageError(
             f"{name!r} cannot be a pair's name",
-            "Use letters, digits, dots, dashes and underscores; demo and none are taken.",
+            "Use letters, digits, dots, dashes and underscores; demo and the words of --draft"
+            " are taken.",
         )
     return lowered
 
@@ -232,7 +234,7 @@ def forget(name: str) -> None:
         LocalspecError: it cannot be deleted.
     """
     try:
-        (folder() / f"{check_name(name)}.json").unlink(missing_ok=True)
+        (folder() / f"{name.lower()}.json").unlink(missing_ok=True)
     except OSError as error:
         raise LocalspecError(f"the record of {name} cannot be deleted: {error.strerror}") from None
 

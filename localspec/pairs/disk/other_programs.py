@@ -22,7 +22,6 @@ from typing import Final, TypeVar
 import msgspec
 
 from localspec import private
-from localspec.drafter_names import AUTO, LOOKUP, NONE
 from localspec.errors import LocalspecError
 from localspec.pairs.disk import folders, installed, starter
 from localspec.pairs.gguf import usable
@@ -33,9 +32,7 @@ from localspec.pairs.memory.model_facts import active_share
 from localspec.pairs.memory.outlook import unread
 from localspec.pairs.names import catalogue
 from localspec.pairs.names.catalogue import ListedPair
-from localspec.pairs.names.draft_option import HEADS
 from localspec.pairs.names.repository_files import is_model, quant_of
-from localspec.pairs.names.reserved_names import FORMER_STARTER
 from localspec.safe_text import one_line
 
 WITHIN_S: Final = 0.8
@@ -54,8 +51,6 @@ _TEMPLATE: Final = struct.pack(f"<Q{len(_KEY)}sI", len(_KEY), _KEY, _STRING)
 _STEP: Final = 1 << 20  # bytes searched at a time
 _LARGEST_JSON: Final = 1 << 20
 _LONGEST_TEXT: Final = 200
-# Words with another meaning where a model is named.
-_TAKEN: Final = (FORMER_STARTER, NONE, AUTO, LOOKUP, *HEADS)
 _ODD: Final = re.compile(r"[^A-Za-z0-9._+-]+")
 _DIGEST: Final = re.compile(r"sha256[:-]([0-9a-f]{64})")
 _MODEL_LAYER: Final = "application/vnd.ollama.image.model"
@@ -191,7 +186,7 @@ class _UniqueNames:
 
     def __init__(self) -> None:
         pairs = (pair.name for pair in installed.all_pairs())
-        self._taken = {*_TAKEN, *pairs, *catalogue.pairs()}
+        self._taken = {*installed.RESERVED, *pairs, *catalogue.pairs()}
         self._next: dict[str, int] = {}
 
     def free(self, name: str) -> str:

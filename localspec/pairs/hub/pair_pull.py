@@ -16,7 +16,7 @@ from typing import Final
 import click
 
 from localspec import formats, private
-from localspec.drafter_names import AUTO, NONE
+from localspec.drafter_names import AUTO
 from localspec.errors import LocalspecError, NotEnoughDisk, UsageError
 from localspec.pairs.disk import folders, installed, starter, unfinished_pulls
 from localspec.pairs.disk.installed import InstalledModel, InstalledPair
@@ -27,7 +27,7 @@ from localspec.pairs.hub.download import FileProgress
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.memory.free import FreeMemory
 from localspec.pairs.names import catalogue
-from localspec.pairs.names.reserved_names import FORMER_STARTER, STARTER
+from localspec.pairs.names.reserved_names import STARTER
 from localspec.pairs.report import vocabulary
 from localspec.pairs.report.examine import PairReport, examine
 from localspec.pairs.report.model_source import ModelSource
@@ -269,7 +269,7 @@ def _derive(target: ModelSource, known: str) -> str:
     text = known or target.repo.rpartition("/")[2] or target.paths[0].stem
     text = re.sub(r"[-_.]gguf$", "", text.lower())
     text = re.sub(r"[^a-z0-9._-]+", "-", text).strip("-._")[: 64 if known else 48]
-    return text if text and text not in (FORMER_STARTER, NONE) else f"pair-{text or 'local'}"
+    return text if text and text not in installed.RESERVED else f"pair-{text or 'local'}"
 
 
 def _free_for(name: str, report: PairReport) -> bool:

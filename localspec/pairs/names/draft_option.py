@@ -13,6 +13,9 @@ from localspec.pairs.names import references
 HEADS: Final = (MTP, DSPARK, DFLASH, EAGLE3)
 """Kinds of draft heads, in the order in which llama.cpp prefers them."""
 
+WORDS: Final = (AUTO, LOOKUP, *HEADS, NONE)
+"""The words; all else is a model's name."""
+
 _MOST_PARTS: Final = 16  # between the commas of one file's path
 
 
@@ -60,11 +63,7 @@ def parse(text: str | None) -> AllowedDrafters:
         own=AUTO in known,
         lookup=not {AUTO, LOOKUP}.isdisjoint(known),
         heads=tuple(kind for kind in known if kind in HEADS),
-        named=tuple(
-            word
-            for word, lower in zip(words, known, strict=True)
-            if lower not in (AUTO, LOOKUP, *HEADS, NONE)
-        ),
+        named=tuple(word for word, lower in zip(words, known, strict=True) if lower not in WORDS),
     )
 
 
