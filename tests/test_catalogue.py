@@ -59,6 +59,8 @@ def pair(hub_world: World) -> tuple[Repo, Repo]:
         ("u/r:m.gguf", Reference("u/r", file="m.gguf")),
         ("u/r:sub/m.GGUF@refs/pr/3", Reference("u/r", file="sub/m.GGUF", revision="refs/pr/3")),
         ("u/r/sub/m.gguf", Reference("u/r", file="sub/m.gguf")),
+        ("u/r:m@x.gguf", Reference("u/r", file="m@x.gguf")),
+        ("u/r:m@x.gguf@v1", Reference("u/r", file="m@x.gguf", revision="v1")),
         ("u/r@0123abc", Reference("u/r", revision="0123abc")),
         ("hf.co/u/r", Reference("u/r")),
         ("hf.co/u/r:Q8_0", Reference("u/r", quant="Q8_0")),

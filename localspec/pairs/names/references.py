@@ -111,8 +111,10 @@ def safe_file(name: str) -> bool:
 def _cut_revision(text: str) -> tuple[str, str]:
     """Split off ``@revision``, which may be at the end or before ``:QUANT``."""
     body, at, revision = text.partition("@")
-    if not at:
-        return body, ""
+    if ":" in body:  # a file's name may contain an @
+        body, at, revision = text.rpartition("@")
+    if not at or (":" in body and revision.lower().endswith(".gguf")):
+        return text, ""
     revision, colon, which = revision.partition(":")
     if revision.lower().endswith(".gguf") and not which:  # hf://user/repo@revision/file.gguf
         revision, path = _at_revision(revision.split("/"))
