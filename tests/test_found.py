@@ -370,6 +370,13 @@ def test_drafts_of_the_catalogue_that_are_too_large_take_one_line() -> None:
     assert second == "no other draft of the catalogue is small enough"
 
 
+def test_of_many_drafts_the_rest_is_left_to_json() -> None:
+    many = [DraftCandidate(f"d{n}", 9, on_disk=True, fits=True) for n in range(15)]
+    assert candidate_lines(tuple(many))[12:] == [
+        "and 3 more, which `localspec show` lists with --json"
+    ]
+
+
 def test_a_found_model_gets_a_pairs_name_by_a_pull_and_stays(stores: Stores) -> None:
     blob = stores.ollama("registry.ollama.ai/library/big:1b", ggufs.model())
     before = stores.contents()

@@ -24,7 +24,7 @@ from localspec.safe_text import unbroken
 @click.command("pull")
 @click.argument("pair")
 @LISTED_DRAFTERS
-@click.option("--name", metavar="NAME", help="The pair's name.  [default: the file's]")
+@click.option("--name", metavar="NAME", help="The pair's name.  [default: from the repository's]")
 @click.option(
     "--quant",
     metavar="QUANT",

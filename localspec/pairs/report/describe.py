@@ -207,7 +207,8 @@ def candidate_lines(candidates: tuple[DraftCandidate, ...]) -> list[str]:
         size = formats.size(one.bytes)
         found.append(f"{word:5} --draft {one.draft} ({size}, {where}): {one.reason}")
     if len(tried) > MOST_CANDIDATES:
-        found.append(f"and {len(tried) - MOST_CANDIDATES} more that do not fit better")
+        more = len(tried) - MOST_CANDIDATES
+        found.append(f"and {more} more, which `localspec show` lists with --json")
     if len(tried) < len(candidates):
         found.append(f"no {'other ' if tried else ''}draft of the catalogue is small enough")
     return found
