@@ -431,8 +431,7 @@ def shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
         if target is not None and source("pair") is ParameterSource.DEFAULT_MAP:
             pair = None
         command_line_first(given, *CONSTRAINTS)
-        if pair is not None and target is not None:
-            raise click.UsageError("PAIR and --target say the same: give one of them.")
+        pair = pair_of(pair, target)
         if sum(given[name] is not None for name in CONSTRAINTS) > 1:
             raise click.UsageError("Give one grammar or one JSON schema.")
         for name in ("grammar", "json_schema"):
@@ -440,7 +439,7 @@ def shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
             given[name] = given[name] if text is None else text
         given["lora"] = adapters_of(given)
         shared = {name: given.pop(name) for name in names}
-        options = LoadRequest(pair=target if pair is None else pair, **shared)
+        options = LoadRequest(pair=pair, **shared)
         return command(options=options, **given)
 
     return with_options(*(one for group in _GROUPS.values() for one in group))(call)
