@@ -32,7 +32,14 @@ from localspec.chat.history.conversation_record import ConversationRecord
 from localspec.chat.history.fields import document_of, pack, settings_of, unpack
 from localspec.chat.history.store import KEEP_DELETED_S, Store
 from localspec.chat.history.store_thread import StoreThread
-from localspec.chat.history.tree import MessageNode, MessageTree, PairReference, StoredConversation
+from localspec.chat.history.tree import (
+    ConversationHeader,
+    MessageNode,
+    MessageTree,
+    PairReference,
+    StoredConversation,
+    fresh_id,
+)
 from localspec.chat.settings import ChatSettings
 from localspec.chat.states.past_conversations import PAST
 from localspec.chat.states.state_files import STATES, StateFiles
@@ -173,6 +180,26 @@ def test_words_are_found_in_scripts_that_put_no_space_between_them(
     assert one.titles("snakes_2 你好") == one.titles("nothing 你好") == []
     hit = one.store_thread.ask(lambda s: s.listed("SNAKES 你好")).result(10)[0]
     assert "你好" in hit.found
+
+
+def test_a_search_takes_time_in_proportion_to_what_it_finds(path: Path) -> None:
+    def steps(words: str) -> int:
+        ticks: list[None] = []
+        store._db.set_progress_handler(lambda: ticks.append(None), 100)
+        assert "the" in store.listed(words)[0].found
+        return len(ticks)
+
+    def add() -> None:
+        for _ in range(100):
+            node = MessageNode(fresh_id(), None, Message(Role.USER, "here the words"))
+            header = ConversationHeader(fresh_id(), "another", PairReference())
+            store.save(header, [node], node.id)
+
+    with closing(Store(path)) as store:
+        add()
+        before = steps("the wor")
+        add()
+        assert before < steps("the wor") < 3 * before
 
 
 def test_a_message_that_came_to_nothing_is_found_by_no_search(
@@ -535,6 +562,29 @@ def test_who_asks_can_go_away_or_fail_and_the_rest_is_written(
     one.turn("Still there?", "Yes.")
     assert one.titles() == ["Still there?"]
     assert not one.told
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_search_that_is_no_longer_awaited_holds_up_no_writing(path: Path, leaves: bool) -> None:
+    one, asked = StoreUser(path), threading.Event()
+
+    def endless(store: Store) -> None:
+        asked.set()
+        count = "SELECT n + 1 FROM numbers"
+        store._db.execute(
+            f"WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL {count}) SELECT max(n) FROM numbers"
+        ).fetchall()
+
+    search = one.store_thread.ask(endless)
+    one.store_thread.write(lambda store: store.save_draft("", "not sent"))
+    assert asked.wait(10)
+    if not leaves:  # another one takes its place
+        assert not search.cancel()
+        assert one.store_thread.ask(lambda store: store.draft("")).result(10) == "not sent"
+    assert one.store_thread.close(10)
+    assert not one.told
+    with closing(Store(path)) as store:
+        assert store.draft("") == "not sent"
 
 
 def test_a_change_is_made_though_nobody_waits_for_it_any_more(

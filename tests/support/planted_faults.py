@@ -145,8 +145,8 @@ FAULTS: Final = {
         Fault(
             "What was deleted stands in the list.",
             "chat/history/store.py",
-            '"deleted IS NULL", list[str]()',
-            '"1", list[str]()',
+            "deleted IS NULL AND (hits",
+            "(hits",
             "test_history.py::test_rename_delete_and_undo",
         ),
         Fault(

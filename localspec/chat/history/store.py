@@ -9,7 +9,7 @@ import json
 import re
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from os.path import samestat
@@ -46,6 +46,7 @@ from localspec.safe_text import one_line
 
 _BUSY_S = 5.0
 _AGAIN_S = 0.01
+_STEPS = 1000  # of SQLite between two questions whether its work is still wanted
 KEEP_DELETED_S = 7 * 24 * 3600.0
 _LISTED = 200
 _NUMBER = "SELECT number FROM messages WHERE id = ?"
@@ -60,21 +61,29 @@ _QUESTION = (
 )
 _COUNT = "SELECT count(*) FROM messages m WHERE m.conversation = c.id"
 _NEWEST = "SELECT max(number) FROM messages m WHERE m.conversation = c.id"
-_FOUND = "SELECT conversation FROM words WHERE words MATCH ?"
+# The first message of each conversation that a search finds, and the text around its match. They
+# are two queries, so that only the texts that are shown are made.
+_FOUND = (
+    "SELECT conversation, min(rowid) AS number FROM words WHERE words MATCH ? GROUP BY conversation"
+)
+_SNIPPETS = (
+    "SELECT rowid, snippet(words, 1, '', '', '…', 12) FROM words"
+    # The plus keeps SQLite from matching the words again for every row.
+    " WHERE words MATCH ? AND +rowid IN (SELECT value FROM json_each(?))"
+)
 # Scripts that put no space between words: Thai to Burmese, Khmer, kana, and Chinese characters. The
 # index takes a run of such letters for one word.
 _UNSPACED = re.compile("[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 _ALL_INSIDE = (
     "NOT EXISTS (SELECT 1 FROM json_each(?) WHERE instr(lower(content), lower(value)) = 0)"
 )
-_FOUND_INSIDE = f"SELECT conversation FROM messages WHERE {_ALL_INSIDE}"  # noqa: S608
-_EXTRACT = (
-    "SELECT substr(content, max(1, instr(lower(content), lower(?)) - 12), 60) FROM messages"  # noqa: S608
-    f" WHERE messages.conversation = c.id AND {_ALL_INSIDE} LIMIT 1"
+_FOUND_INSIDE = (
+    "SELECT conversation, min(number) AS number FROM messages"  # noqa: S608
+    f" WHERE {_ALL_INSIDE} GROUP BY conversation"
 )
-_SNIPPET = (
-    "SELECT snippet(words, 1, '', '', '…', 12) FROM words"
-    " WHERE words MATCH ? AND words.conversation = c.id LIMIT 1"
+_EXTRACTS = (
+    "SELECT number, substr(content, max(1, instr(lower(content), lower(?)) - 12), 60)"
+    " FROM messages WHERE number IN (SELECT value FROM json_each(?))"
 )
 
 
@@ -152,6 +161,10 @@ class Store:
             return not is_rescued(self._path)
         except OSError:
             return False
+
+    def end_if(self, unwanted: Callable[[], bool]) -> None:
+        """Have what takes long raise `sqlite3.OperationalError` soon after `unwanted` is true."""
+        self._db.set_progress_handler(unwanted, _STEPS)
 
     # Writing
 
@@ -273,26 +286,25 @@ class Store:
         part of the text. Titles are searched too, for the words in this order.
         """
         terms = re.findall(r"\w+", search)
-        hit, where, values = "''", "deleted IS NULL", list[str]()
-        if terms:
-            words, inside = " ".join(f'"{term}"' for term in terms) + "*", f"%{'%'.join(terms)}%"
-            hit, values, found = f"({_SNIPPET})", [words, inside, words], _FOUND
-            if _UNSPACED.search(search):
-                parts = json.dumps(terms)
-                hit, values, found = (
-                    f"({_EXTRACT})",
-                    [terms[0], parts, inside, parts],
-                    _FOUND_INSIDE,
-                )
-            where += f" AND (title LIKE ? OR c.id IN ({found}))"
+        sought = begin = '"' + '" "'.join(terms) + '"*'
+        hits, texts = _FOUND, _SNIPPETS
+        if terms and _UNSPACED.search(search):
+            hits, texts, sought, begin = _FOUND_INSIDE, _EXTRACTS, json.dumps(terms), terms[0]
         rows = self._db.execute(
-            f"SELECT {_HEADER}, ({_COUNT}), {hit} FROM conversations c WHERE {where}"  # noqa: S608
+            f"SELECT {_HEADER}, ({_COUNT}), hits.number FROM conversations c"  # noqa: S608
+            f" LEFT JOIN ({hits}) hits ON hits.conversation = c.id"
+            " WHERE deleted IS NULL AND (hits.number OR title LIKE ?)"
             # Sort by row ids, which only grow; a clock may jump.
-            f" ORDER BY ({_NEWEST}) DESC, updated DESC, rowid DESC LIMIT ?",
-            (*values, _LISTED),
-        )
+            f" ORDER BY ({_NEWEST}) DESC, updated DESC, c.rowid DESC LIMIT ?",
+            (sought, f"%{'%'.join(terms)}%", _LISTED),
+        ).fetchall()
+        shown = json.dumps([row[7] for row in rows if row[7]])
+        around = dict(self._db.execute(texts, (begin, shown)))
         wrong: set[str] = set()
-        listed = [ListedConversation(header_of(row, wrong), row[6], text(row[7])) for row in rows]
+        listed = [
+            ListedConversation(header_of(row, wrong), row[6], text(around.get(row[7])))
+            for row in rows
+        ]
         self._note(wrong, "some stored conversations are")
         return listed
 

@@ -28,6 +28,17 @@ _PASSING_SQLITE = {
 }
 
 
+class _Asked(Future[Result]):
+    """A future that knows whether something has cancelled it, even if its job runs already."""
+
+    unwanted = False
+
+    def cancel(self) -> bool:
+        """As for every future; a job that runs is asked to end."""
+        self.unwanted = True
+        return super().cancel()
+
+
 class StoreThread:
     """Runs jobs on a `Store`, one after the other.
 
@@ -48,6 +59,8 @@ class StoreThread:
         self._unwritten: deque[Write] = deque()
         self._pieces: deque[tuple[str, Sequence[Span]]] = deque()  # one entry per round
         self._announced = False
+        self._closing = False
+        self._asked: _Asked[Any] | None = None  # runs now, and changes nothing
         self._running: dict[str, bool] = {}  # whether a message still streams
         self._store: Store | None = None
         self._refusal: LocalspecError | None = None
@@ -82,18 +95,22 @@ class StoreThread:
     def ask(self, job: Callable[[Store], Result], *, changes: bool = False) -> Future[Result]:
         """Queue `job`; the future holds its result, or a `LocalspecError`.
 
-        A job whose future is cancelled in time does not run, unless it `changes` the store.
+        A job whose future is cancelled does not run, or ends early, unless it `changes` the store.
         """
-        future: Future[Result] = Future()
+        future = _Asked[Result]()
         if changes:
             future.set_running_or_notify_cancel()
         self._jobs.put(lambda: self._answer(job, future))
         return future
 
     def close(self, timeout: float | None = None) -> bool:
-        """Write what is left and end the thread; return whether everything was written in time."""
+        """Write what is left and end the thread; return whether everything was written in time.
+
+        What is asked and changes nothing ends early, so that it delays no writing.
+        """
         if self._thread.ident is None:
             return True
+        self._closing = True
         self._jobs.put(None)
         self._thread.join(timeout)
         return not (self._thread.is_alive() or self._unwritten or self._pieces)
@@ -124,12 +141,18 @@ class StoreThread:
 
     def _opened(self) -> Store:
         try:
-            return Store(self._path)
+            store = Store(self._path)
         except sqlite3.DatabaseError as error:
             if not is_damage(error):
                 raise
             self._rescue()
-            return Store(self._path)
+            store = Store(self._path)
+        store.end_if(self._is_unwanted)
+        return store
+
+    def _is_unwanted(self) -> bool:
+        """Whether the present job may end, because its result is no longer awaited."""
+        return self._asked is not None and (self._asked.unwanted or self._closing)
 
     def _open_again(self) -> None:
         if self._store is not None and self._store.is_elsewhere():
@@ -224,11 +247,13 @@ class StoreThread:
             if self._store is not None and not self._is_settled(append, self._store):
                 self._pieces.appendleft((message, spans))  # tried again with the next round
 
-    def _answer(self, job: Callable[[Store], Result], future: Future[Result]) -> None:
+    def _answer(self, job: Callable[[Store], Result], future: _Asked[Result]) -> None:
         # From here on the future cannot be cancelled. To set the result of a cancelled future would
         # raise, end the thread and lose the waiting writes.
-        if not future.running() and not future.set_running_or_notify_cancel():
-            return
+        if not future.running():
+            if not future.set_running_or_notify_cancel():
+                return
+            self._asked = future
         try:
             if self._store is None:
                 raise self._refusal or ConversationError("conversations are not kept")
@@ -237,6 +262,8 @@ class StoreThread:
             future.set_exception(store_error(error, self._path))
         except Exception as error:  # the caller gets the error; the thread goes on
             future.set_exception(error)
+        finally:
+            self._asked = None
 
     def _trouble(self, error: LocalspecError) -> None:
         if error.message not in self._told:
