@@ -5,6 +5,7 @@ One thread uses a `Store`; several programs may use the file at once.
 
 from __future__ import annotations
 
+import glob
 import json
 import re
 import sqlite3
@@ -74,15 +75,17 @@ _SNIPPETS = (
 # Scripts that put no space between words: Thai to Burmese, Khmer, kana, and Chinese characters. The
 # index takes a run of such letters for one word.
 _UNSPACED = re.compile("[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+# Bytes, because what SQLite passes as text must be UTF-8, which a damaged file may not hold.
+_FOLDED = "fold(CAST({} AS BLOB))".format
 _ALL_INSIDE = (
-    "NOT EXISTS (SELECT 1 FROM json_each(?) WHERE instr(lower(content), lower(value)) = 0)"
+    f"NOT EXISTS (SELECT 1 FROM json_each(?) WHERE instr({_FOLDED('content')}, value) = 0)"  # noqa: S608
 )
 _FOUND_INSIDE = (
     "SELECT conversation, min(number) AS number FROM messages"  # noqa: S608
     f" WHERE {_ALL_INSIDE} GROUP BY conversation"
 )
 _EXTRACTS = (
-    "SELECT number, substr(content, max(1, instr(lower(content), lower(?)) - 12), 60)"
+    f"SELECT number, substr(content, max(1, instr({_FOLDED('content')}, ?) - 12), 60)"  # noqa: S608
     " FROM messages WHERE number IN (SELECT value FROM json_each(?))"
 )
 
@@ -114,6 +117,7 @@ class Store:
                 raise
         self._db = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
         self._db.text_factory = readable
+        self._db.create_function("fold", 1, _fold, deterministic=True)
         self._path, self._file = path, path.stat()
         try:
             require_known(self._db)
@@ -283,20 +287,23 @@ class Store:
         """Conversations, latest first: all, or those that contain every word of `search`.
 
         The last word may be a prefix; in scripts without spaces between words, a word may be any
-        part of the text. Titles are searched too, for the words in this order.
+        part of the text, and so may signs if there is no word. Titles are searched too, for the
+        words in this order.
         """
-        terms = re.findall(r"\w+", search)
+        words = [word for word in re.findall(r"\w+", search) if word.strip("_")]
+        terms = words or search.split()
+        folded = [term.casefold() for term in terms]
         sought = begin = '"' + '" "'.join(terms) + '"*'
         hits, texts = _FOUND, _SNIPPETS
-        if terms and _UNSPACED.search(search):
-            hits, texts, sought, begin = _FOUND_INSIDE, _EXTRACTS, json.dumps(terms), terms[0]
+        if terms and (not words or _UNSPACED.search(search)):
+            hits, texts, sought, begin = _FOUND_INSIDE, _EXTRACTS, json.dumps(folded), folded[0]
         rows = self._db.execute(
             f"SELECT {_HEADER}, ({_COUNT}), hits.number FROM conversations c"  # noqa: S608
             f" LEFT JOIN ({hits}) hits ON hits.conversation = c.id"
-            " WHERE deleted IS NULL AND (hits.number OR title LIKE ?)"
+            f" WHERE deleted IS NULL AND (hits.number OR {_FOLDED('title')} GLOB ?)"
             # Sort by row ids, which only grow; a clock may jump.
             f" ORDER BY ({_NEWEST}) DESC, updated DESC, c.rowid DESC LIMIT ?",
-            (sought, f"%{'%'.join(terms)}%", _LISTED),
+            (sought, f"*{'*'.join(map(glob.escape, folded))}*", _LISTED),
         ).fetchall()
         shown = json.dumps([row[7] for row in rows if row[7]])
         around = dict(self._db.execute(texts, (begin, shown)))
@@ -433,6 +440,11 @@ class Store:
         """Delete a conversation's files outside the store."""
         for folder in (STATES, PAST):
             forget(self._path.with_name(folder), conversation)
+
+
+def _fold(raw: bytes | None) -> str:
+    """A stored text without differences of case."""
+    return text(raw).casefold()
 
 
 def _told(row: Sequence[Any], wrong: set[str]) -> AnsweredQuestion:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
@@ -255,7 +254,7 @@ class ConversationLibrary:
             ConversationError: there is none.
         """
         found = await self.ask(lambda store: store.listed(words))
-        if not found or not re.search(r"\w", words):  # signs alone are in all of them
+        if not found:
             raise ConversationError(
                 f"no file and no stored conversation is called “{one_line(words, 60)}”",
                 "F7 lists the conversations.",
