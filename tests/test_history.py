@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.chat.conversation import Message, Role
+from localspec.chat.conversation import RECALL, Message, Role
 from localspec.chat.events import Origin, RoundText, Span, TurnEvent
 from localspec.chat.history import import_export, schema
 from localspec.chat.history.conversation_record import ConversationRecord
@@ -259,6 +259,21 @@ def test_rename_delete_and_undo(user: Callable[[], StoreUser]) -> None:
     assert one.store_thread.ask(lambda s: s.undelete()).result(10) == "A better title"
     assert one.store_thread.ask(lambda s: s.undelete()).result(10) is None
     assert one.titles("question") == ["A better title"]
+
+
+def test_only_what_the_user_asked_in_kept_conversations_is_offered_again(
+    user: Callable[[], StoreUser],
+) -> None:
+    one = user()
+    one.turn("a secret", "kept to myself")
+    one.store_thread.ask(lambda s: s.delete(one.record.header.id)).result(10)
+    one.record.fresh()
+    one.turn("open", "answer")
+    summary = Message(Role.ASSISTANT, "in short", FinishReason.STOP)
+    one.record.graft([Message(Role.USER, RECALL), summary], SETTINGS)
+    assert one.store_thread.ask(lambda s: s.questions(9)).result(10) == ["open"]
+    one.store_thread.ask(lambda s: s.undelete()).result(10)
+    assert one.store_thread.ask(lambda s: s.questions(9)).result(10) == ["a secret", "open"]
 
 
 def test_a_clock_that_is_put_back_changes_no_order(

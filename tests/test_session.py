@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from localspec.chat.conversation import Message, Role
+from localspec.chat.conversation import RECALL, Message, Role
 from localspec.chat.events import (
     Origin,
     PromptProgress,
@@ -18,7 +18,7 @@ from localspec.chat.events import (
     TurnEnd,
     TurnsLeftOut,
 )
-from localspec.chat.session.turns import RECALL, SUMMARISE
+from localspec.chat.session.turns import SUMMARISE
 from localspec.chat.settings import UNMEASURED_GAMMA, ChatSettings
 from localspec.engine.cancel import Cancel
 from localspec.engine.record.stats import DeviceMemory, FinishReason, GammaNote, GammaReason

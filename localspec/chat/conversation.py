@@ -10,6 +10,9 @@ from typing import Any
 from localspec.chat.events import Span
 from localspec.engine.record.stats import FinishReason
 
+RECALL = "What have we talked about so far?"
+"""The question before a summary that takes the place of a conversation."""
+
 
 class Role(StrEnum):
     """Who wrote a message."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from localspec import private
+from localspec.chat.conversation import RECALL
 from localspec.chat.events import Span
 from localspec.chat.history.fields import (
     Moment,
@@ -275,11 +276,12 @@ class Store:
         return str(row[0]) if row else ""
 
     def questions(self, count: int) -> list[str]:
-        """The last questions of all conversations, oldest first, without duplicates."""
+        """The user's last questions in all conversations, oldest first, without duplicates."""
         rows = self._db.execute(
-            "SELECT content FROM messages WHERE role = 'user'"
+            "SELECT content FROM messages m JOIN conversations c ON c.id = m.conversation"
+            " WHERE role = 'user' AND content != ? AND c.deleted IS NULL"
             " GROUP BY content ORDER BY max(number) DESC LIMIT ?",
-            (count,),
+            (RECALL, count),
         )
         return [text(row[0]) for row in rows][::-1]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from localspec.chat.conversation import Message, Role
+from localspec.chat.conversation import RECALL, Message, Role
 from localspec.chat.events import Noticed, TurnEnd, TurnEvents, TurnsLeftOut
 from localspec.chat.prompt.template import ChatTemplate
 from localspec.chat.session.answer import AnswerText
@@ -25,7 +25,6 @@ SUMMARISE = (
     "Sum up our conversation so far in as few words as possible, without losing names, numbers,"
     " decisions or open questions. Write the summary alone."
 )
-RECALL = "What have we talked about so far?"
 # Results of tools are cut to a fourth of the context, then to an eighth ..., until the prompt fits.
 _SHARES = (4, 8, 16, 32)
 
