@@ -359,6 +359,21 @@ def test_a_turn_that_came_to_nothing_leaves_no_trace(user: Callable[[], StoreUse
     assert said(user().load("q")) == ["q", "a"]
 
 
+def test_an_answer_that_failed_leaves_the_chosen_version_chosen(
+    user: Callable[[], StoreUser],
+) -> None:
+    one = user()
+    record = one.record
+    one.turn("q", "a1")
+    record.step(one.turn(None, "a2"), -1)
+    record.begin(None, SETTINGS)
+    record.end(None, {})
+    assert said(record) == ["q", "a1"]
+    one.turn("another", "b", instead_of=record.nodes()[0].id)
+    record.step(record.nodes()[0].id, -1)
+    assert said(record) == ["q", "a1"]
+
+
 def test_two_programs_continue_one_conversation_and_both_branches_stay(
     user: Callable[[], StoreUser],
 ) -> None:

@@ -169,7 +169,7 @@ class ConversationRecord:
         if answer is None:
             for node in reversed(begun):
                 self.tree.remove(node.id)
-            self.tree.leaf = self._leaf_before
+            self.tree.end_at(self._leaf_before)
             if not self.tree.nodes and self._header.title == title_of(begun[0].message):
                 self._header = replace(self._header, title="")  # the next question sets it
             ids, conversation, leaf = [n.id for n in begun], self._header.id, self.tree.leaf

@@ -69,8 +69,7 @@ class MessageTree:
         for node in nodes:
             self.add(node)
         if leaf in self.nodes:
-            self.leaf = leaf
-            self._prefer_path()
+            self.end_at(leaf)
 
     def add(self, node: MessageNode) -> None:
         """Add `node`; the current path ends with it."""
@@ -82,14 +81,12 @@ class MessageTree:
             self._preferred[node.parent] = node.id
 
     def remove(self, node_id: str) -> None:
-        """Remove a childless node; a path that ended with it ends with its parent."""
+        """Remove a childless node, at which the current path must not stay: see `end_at`."""
         node = self.nodes[node_id]
         self._siblings(node).remove(node_id)
         del self.nodes[node_id], self._children[node_id]
         if node.parent is not None and self._preferred.get(node.parent) == node_id:
             del self._preferred[node.parent]
-        if self.leaf == node_id:
-            self.leaf = node.parent if node.parent in self.nodes else None
 
     def path(self) -> list[MessageNode]:
         """The nodes of the current path, the first message first."""
@@ -112,18 +109,19 @@ class MessageTree:
             if node_id in seen:
                 break
             seen.add(node_id)
-        self.leaf = node_id
-        self._prefer_path()
+        self.end_at(node_id)
+
+    def end_at(self, leaf: str | None) -> None:
+        """End the current path with a node, and lead later ones along it; None for no path."""
+        self.leaf = leaf
+        for node in self.path():
+            if node.parent is not None:
+                self._preferred[node.parent] = node.id
 
     def _siblings(self, node: MessageNode) -> list[str]:
         if node.parent is None:
             return self._children[None]
         return self._children.setdefault(node.parent, [])
-
-    def _prefer_path(self) -> None:
-        for node in self.path():
-            if node.parent is not None:
-                self._preferred[node.parent] = node.id
 
 
 @dataclass(frozen=True, slots=True)
