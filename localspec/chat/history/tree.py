@@ -146,7 +146,7 @@ class ConversationHeader:
         id: globally unique.
         title: one line.
         pair: the pair that answered last.
-        parameters: settings by name, see `parameters`.
+        parameters: settings by name, as `fields.document_of` makes them.
         created, updated: seconds since 1970.
     """
 

@@ -486,7 +486,8 @@ class Session:
     def close(self, progress: StoreProgress = lambda _share: None) -> None:
         """Stop a running turn, wait for its end, store its caches and free the models.
 
-        A second call does nothing. `progress` receives the share of the caches that is stored.
+        `progress` receives the share of the caches that is stored. A second call finds all of this
+        done.
         """
         with self._guard.closing():
             if self._closing is not None:
