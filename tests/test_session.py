@@ -205,6 +205,57 @@ def test_a_summary_takes_the_place_of_what_was_said() -> None:
     assert contents(session.messages) == [("user", RECALL), ("assistant", "hello")]
 
 
+@pytest.mark.parametrize(
+    ("reason", "option"),
+    [(FinishReason.LENGTH, "--n-predict"), (FinishReason.CONTEXT, "--ctx-size")],
+)
+def test_a_summary_that_is_cut_replaces_nothing(reason: FinishReason, option: str) -> None:
+    session, _ = fake_session(HELLO, [*rounds_of(b"In sh"), ended(reason)])
+    list(session.turn("hi", Cancel()))
+    with pytest.raises(LocalspecError, match="the summary was cut") as caught:
+        list(session.compact(Cancel()))
+    assert caught.value.remedy == f"Raise {option}."
+    assert contents(session.messages) == [("user", "hi"), ("assistant", "hello")]
+
+
+def test_a_thought_is_no_summary() -> None:
+    session, _ = fake_session(HELLO, [*rounds_of(b"<think>hm</think>"), ended()])
+    list(session.turn("hi", Cancel()))
+    list(session.compact(Cancel()))
+    assert contents(session.messages) == [("user", "hi"), ("assistant", "hello")]
+
+
+def test_a_summary_is_bound_by_nothing_that_binds_answers() -> None:
+    session, engine = fake_session(HELLO, HELLO, HELLO)
+    list(session.turn("hi", Cancel()))
+    tool = {"type": "function", "function": {"name": "look_up", "parameters": {}}}
+    session.offer([tool], [tool])
+    session.settings = replace(session.settings, grammar='root ::= "x"', stop=("ell",))
+    list(session.compact(Cancel()))
+    assert engine.settings.constraint is None
+    assert "look_up" not in FakeModel().text(engine.prompts[-1])
+    assert contents(session.messages) == [("user", RECALL), ("assistant", "hello")]
+    assert session._prompt.tools.offered == (tool,)
+    session.offer([], [])
+    session.settings = replace(session.settings, grammar="")
+    list(session.turn("more", Cancel()))
+    assert session.messages[-1].content == "h"
+
+
+@pytest.mark.parametrize("sums_up", [True, False])
+def test_what_fails_leaves_no_more_turns_out(sums_up: bool) -> None:
+    broken = [EngineError("broken")]
+    session, engine = fake_session(HELLO, HELLO, HELLO, broken, HELLO, n_ctx=300)
+    for n in range(3):
+        list(session.turn(f"question {n}", Cancel()))
+    failing = session.compact(Cancel()) if sums_up else session.turn("x" * 200, Cancel())
+    with pytest.raises(EngineError):
+        list(failing)
+    assert "question 0" not in FakeModel().text(engine.prompts[-1])
+    list(session.turn("short", Cancel()))
+    assert "question 0" in FakeModel().text(engine.prompts[-1])
+
+
 def test_a_turn_that_is_cancelled_keeps_its_text() -> None:
     cancel = Cancel()
     session, engine = fake_session(rounds_of(b"hello"))

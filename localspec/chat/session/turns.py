@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from localspec.chat.conversation import RECALL, Message, Role
 from localspec.chat.events import Noticed, TurnEnd, TurnEvents, TurnsLeftOut
@@ -25,6 +26,11 @@ SUMMARISE = (
     "Sum up our conversation so far in as few words as possible, without losing names, numbers,"
     " decisions or open questions. Write the summary alone."
 )
+# What cuts an answer short, and the option that gives it more room.
+_LIMITS: dict[FinishReason | None, str] = {
+    FinishReason.LENGTH: "--n-predict",
+    FinishReason.CONTEXT: "--ctx-size",
+}
 # Results of tools are cut to a fourth of the context, then to an eighth ..., until the prompt fits.
 _SHARES = (4, 8, 16, 32)
 
@@ -81,18 +87,22 @@ class Turns:
 
     def compact(self, cancel: Cancel) -> TurnEvents:
         """As `Session.compact`."""
-        before = list(self.messages)
+        before, window, tools = list(self.messages), self._prompt.window, self._prompt.tools
         if not before:
             raise LocalspecError("there is nothing to sum up", "Ask something first.")
+        left_out, offered, tools.offered = window.left_out, tools.offered, ()
+        asked = [*before, Message(Role.USER, SUMMARISE)]
         try:
-            yield from self._answer([*before, Message(Role.USER, SUMMARISE)], cancel)
-        finally:
+            yield from self._answer(asked, cancel, grammar="", stop=())
             summary = self.messages[-1]
-            whole = summary.finish in (FinishReason.STOP, FinishReason.LENGTH)
-            self.messages[:] = before
-            if whole and summary.content.strip() and all(summary is not m for m in before):
-                self.messages[:] = [Message(Role.USER, RECALL), summary]
-                self._prompt.window.left_out = 0
+        finally:
+            self.messages[:], window.left_out, tools.offered = before, left_out, offered
+        if (limit := _LIMITS.get(summary.finish)) is not None:
+            raise LocalspecError("the summary was cut", f"Raise {limit}.")
+        said = self._template.dialect.said(summary.content).content or ""
+        if summary.finish is FinishReason.STOP and said.strip():
+            self.messages[:] = [Message(Role.USER, RECALL), summary]
+            window.left_out = 0
 
     def complete(
         self,
@@ -116,9 +126,12 @@ class Turns:
         finally:
             self._drafting.settings = own
 
-    def _answer(self, asked: Sequence[Message], cancel: Cancel) -> TurnEvents:
-        """Write the answer to `asked`; on success, the conversation is `asked` and the answer."""
-        settings = replace(self._drafting.settings)
+    def _answer(self, asked: Sequence[Message], cancel: Cancel, **changes: Any) -> TurnEvents:
+        """Write the answer to `asked`; on success, the conversation is `asked` and the answer.
+
+        Settings that are among the `changes` have another value for this answer.
+        """
+        settings = replace(self._drafting.settings, **changes)
         left_out = self._prompt.window.left_out
         known = len(self._template.notices)
         try:
@@ -155,7 +168,7 @@ class Turns:
             again = len(asked) <= len(before)
             stopped = reason is FinishReason.CANCELLED
             if not answer.text and (reason is None or (again and stopped)):
-                self.messages[:] = before
+                self.messages[:], self._prompt.window.left_out = before, left_out
             else:
                 message = Message(Role.ASSISTANT, answer.text, reason, answer.spans)
                 self.messages.append(message)
