@@ -427,7 +427,10 @@ def test_without_memory_for_a_copy_the_prompt_is_read_all_the_same(
     assert prefixes.n_bytes == 0
 
 
-def test_without_room_nothing_is_kept(target_context: Context) -> None:
+def test_without_room_nothing_is_copied(
+    target_context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Context, "state", lambda _: pytest.fail("it was copied"))
     prefixes = CachedPrefixes(lambda: [target_context], room=lambda: 0)
     texts = [[10 * i + j for j in range(1, 60)] for i in range(2)]
     assert [read([target_context], prefixes, text) for text in (*texts, *texts)] == [59] * 4

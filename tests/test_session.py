@@ -476,6 +476,17 @@ def test_closing_waits_for_the_running_turn() -> None:
         next(session.turn("hi", Cancel()))
 
 
+def test_a_fault_before_the_end_keeps_no_model_loaded() -> None:
+    def broken() -> None:
+        raise OSError("the disk is gone")
+
+    session, engine = fake_session()
+    session._closing = broken
+    with pytest.raises(OSError, match="the disk is gone"):
+        session.close()
+    assert engine.closed
+
+
 def test_closing_ends_a_turn_that_nobody_reads_any_more() -> None:
     session, _ = fake_session(rounds_of(b"hello"))
     turn = session.turn("hi", Cancel())

@@ -382,6 +382,36 @@ def test_what_finds_no_room_takes_none_from_others(
     assert store.find("c1") is not None
 
 
+@pytest.mark.parametrize("draft", ["draft-Q8_0.gguf", "eagle3-Q8_0.gguf"])
+def test_caches_that_no_file_may_hold_are_not_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draft: str
+) -> None:
+    session = loaded(tmp_path, draft=draft)
+    session.enter("c1")
+    answered(session, STORY)
+    for context in session.pair.contexts:
+        assert context.state_bytes() == context.state().nbytes
+    monkeypatch.setattr(state_files, "_LARGEST", 1000)
+    monkeypatch.setattr(Context, "state", lambda _: pytest.fail("it was copied"))
+    session.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_memory_for_copies_the_models_are_freed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_size: int) -> None:
+        raise MemoryError
+
+    session = loaded(tmp_path)
+    session.enter("c1")
+    answered(session, STORY)
+    monkeypatch.setattr(machine, "block", full)
+    session.close()
+    assert session.pair.target._handle is None
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_header_that_tells_of_more_than_there_is_is_put_aside(tmp_path: Path) -> None:
     store = StateFiles(tmp_path, "one")
     monster = np.zeros(8, np.uint8)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -488,13 +488,16 @@ class Session:
     def close(self, progress: StoreProgress = lambda _share: None) -> None:
         """Stop a running turn, wait for its end, store its caches and free the models.
 
+        The models are freed even if something fails before.
         `progress` receives the share of the caches that is stored. A second call finds all of this
         done.
         """
-        with self._guard.closing():
+        with (
+            self._guard.closing(),
+            closing(self.pair),
+            closing(self.engine),
+            closing(self.template),
+        ):
             if self._closing is not None:
                 self._closing()
             self.enter("", progress)
-            self.template.close()
-            self.engine.close()
-            self.pair.close()

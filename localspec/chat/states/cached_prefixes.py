@@ -104,15 +104,31 @@ class CachedPrefixes:
         """Copy the caches in place of the copies that this one extends; the oldest make room."""
         contexts = tuple(self._contexts())
         tokens = tuple(tuple(context.tokens) for context in contexts)
-        self._kept = [one for one in self._kept if tokens[0][: len(one.tokens[0])] != one.tokens[0]]
-        if any(one.tokens[0][: len(tokens[0])] == tokens[0] for one in self._kept):
-            return
-        try:
-            states = tuple(context.state() for context in contexts)
-        except MemoryError:  # the prompt is read again later
-            return
-        self._kept.append(_HeldCaches(contexts, tokens, states))
+        if self._has_room(_state_bytes(contexts)):
+            rest = [one for one in self._kept if tokens[0][: len(one.tokens[0])] != one.tokens[0]]
+            self._kept = rest
+            if all(one.tokens[0][: len(tokens[0])] != tokens[0] for one in rest):
+                with suppress(MemoryError):  # the prompt is read again later
+                    states = tuple(context.state() for context in contexts)
+                    self._kept.append(_HeldCaches(contexts, tokens, states))
         self._make_room()
+
+    def _has_room(self, size: int) -> bool:
+        """Whether a copy of `size` bytes may be kept, in memory or on the disk."""
+        return size <= self._room() or size <= self._disk_room()
+
+    def _disk_room(self) -> int:
+        """Bytes of the disk that all copies together may take; 0 without a folder for them."""
+        if self._folder is not None:
+            with suppress(OSError):
+                private.make_folder(self._folder)
+                free = shutil.disk_usage(self._folder).free
+                return int(_DISK_SHARE * (free + self._on_disk))
+        return 0
+
+    @property
+    def _on_disk(self) -> int:
+        return sum(one.n_bytes(on_disk=True) for one in self._kept)
 
     def _make_room(self) -> None:
         """Move the oldest copies to the disk, and drop those that do not fit there either."""
@@ -123,11 +139,10 @@ class CachedPrefixes:
                 taken -= frees
                 kept[i] = self._spilled(one)
         self._kept = [one for one in kept if one.states]
-        if self._folder is not None and self._folder.exists():
-            on_disk = sum(one.n_bytes(on_disk=True) for one in self._kept)
-            room = int(_DISK_SHARE * (shutil.disk_usage(self._folder).free + on_disk))
-            while on_disk > room:
-                on_disk -= self._kept.pop(0).n_bytes(on_disk=True)
+        if self._on_disk:
+            room = self._disk_room()
+            while self._on_disk > room:
+                self._kept.pop(0)
 
     def _spilled(self, one: _HeldCaches) -> _HeldCaches:
         """A copy on the disk; an empty one if there is no room for it."""
@@ -172,10 +187,11 @@ class StoredPrefix:
         """
         if conversation == self._conversation:
             return
-        if self._held and self._conversation and len(self._contexts[0].tokens) >= _LEAST:
+        held, self._held = self._held, False  # what fails is not tried with caches that are freed
+        if held and self._conversation and len(self._contexts[0].tokens) >= _LEAST:
             self._restore_later(Cancel())  # or its caches would be lost with the file
             self._save(known.packed(), progress)
-        self._conversation, self._held = conversation, False
+        self._conversation = conversation
         self._restored = self._lacking = None
         self._found = self._states.find(conversation) if conversation else None
         if self._found is not None:
@@ -241,12 +257,20 @@ class StoredPrefix:
         """Write all caches; without those of later models if these leave too little room."""
         ways = [((*self._contexts, *self._later), self._joined), (self._contexts, "")]
         for contexts, joined in ways if self._later else ways[1:]:
+            if not self._states.fits(_state_bytes(contexts)):
+                continue
             tokens = [context.tokens for context in contexts]
-            states = [context.state() for context in contexts]
-            if self._states.save(
-                self._conversation, known, tokens, states, joined=joined, progress=progress
-            ):
-                return
+            with suppress(MemoryError):  # the prompt is read again later
+                states = [context.state() for context in contexts]
+                if self._states.save(
+                    self._conversation, known, tokens, states, joined=joined, progress=progress
+                ):
+                    return
+
+
+def _state_bytes(contexts: Sequence[Context]) -> int:
+    """Bytes that copies of these caches take."""
+    return sum(context.state_bytes() for context in contexts)
 
 
 def _reach(target: Context, tokens: Sequence[int], prompt: Sequence[int]) -> int:

@@ -75,6 +75,10 @@ class StateFiles:
         self._folder = folder
         self._made_by = made_by
 
+    def fits(self, size: int) -> bool:
+        """Whether one file may hold `size` bytes of states; the disk may still have no room."""
+        return size <= _LARGEST
+
     def save(
         self,
         name: str,
@@ -99,7 +103,7 @@ class StateFiles:
             False if there is no room, or the folder is not writable; nothing is written then.
         """
         sizes = [len(state) for state in states]
-        if not all(sizes) or sum(sizes) > _LARGEST:
+        if not all(sizes) or not self.fits(sum(sizes)):
             return False
         digest = hashlib.sha256()
         for piece in _pieces(states, lambda share: progress(share / 2)):

@@ -325,13 +325,17 @@ class Context:
         self._checkpoint.forget()
         self._batch_start = 0
 
+    def state_bytes(self) -> int:
+        """Bytes that `state` takes at most."""
+        return int(lib.llama_state_seq_get_size(self._handle, 0))
+
     def state(self) -> NDArray[np.uint8]:
         """Copy the contents of the cache for `restore`; empty if llama.cpp cannot copy them.
 
         Raises:
             MemoryError: there is no room for the copy.
         """
-        size = int(lib.llama_state_seq_get_size(self._handle, 0))
+        size = Context.state_bytes(self)  # without what a head adds
         copy = machine.block(size)
         data = copy.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
         return copy[: int(lib.llama_state_seq_get_data(self._handle, data, size, 0))]

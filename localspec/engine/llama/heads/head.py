@@ -395,6 +395,10 @@ class Head(Context):
         self.start(0)
         self.states.forget()
 
+    def state_bytes(self) -> int:
+        """As `Context.state_bytes`."""
+        return super().state_bytes() + self._known_bytes()
+
     def state(self) -> NDArray[np.uint8]:
         """Copy the cache (as `Context.state`), the target's states and the first row's index."""
         parts = self._known(), super().state()
@@ -415,6 +419,9 @@ class Head(Context):
         about = np.array([self.first, known.first, known.end], np.int64)
         rows = known.get(known.first, known.end - known.first).reshape(-1)
         return np.concatenate([about.view(np.uint8), rows.view(np.uint8)])
+
+    def _known_bytes(self) -> int:
+        return _ABOUT + 4 * (self.states.end - self.states.first) * self.states.width
 
     def _recall(self, known: NDArray[np.uint8]) -> None:
         """Restore the target's states from `known`."""

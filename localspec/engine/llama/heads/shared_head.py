@@ -124,6 +124,10 @@ class SharedHead(Head):
     def start(self, first: int) -> None:
         """Do nothing: the head has no cache to empty."""
 
+    def state_bytes(self) -> int:
+        """As `Context.state_bytes`."""
+        return self._known_bytes()
+
     def state(self) -> NDArray[np.uint8]:
         """Copy the target's states."""
         return self._known()
