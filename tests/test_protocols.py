@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -515,6 +516,27 @@ def test_tools_of_responses_are_flattened_and_unknown_ones_skipped() -> None:
     ):  # fmt: skip
         chosen = core(RESPONSES, input="a", tools=NESTED, tool_choice=choice).choice
         assert (chosen.mode, chosen.only and set(chosen.only)) == (mode, only)
+
+
+@pytest.mark.parametrize(
+    ("fields", "refused"),
+    [
+        ({"tools": [{"type": "function", "function": {"name": "clock"}}]}, True),
+        ({"response_format": {"type": "json_object"}}, True),
+        ({"response_format": {"type": "text"}}, False),
+        (
+            {"tools": [{"type": "function", "function": {"name": "clock"}}], "tool_choice": "none"},
+            False,
+        ),
+    ],
+)
+def test_a_grammar_with_another_constraint_is_refused(fields: Any, refused: bool) -> None:
+    asked = core(CHAT, messages=ASKED, grammar='root ::= "mine"', **fields)
+    server = ChatSettings(grammar='root ::= "server"')
+    with pytest.raises(Refusal, match="cannot be combined") if refused else nullcontext() as caught:
+        wanted, _ = asked.prepared(server, Dialect(marks=PLAIN))
+        assert wanted.settings.grammar == 'root ::= "mine"'
+    assert caught is None or (caught.value.status, caught.value.param) == (400, "grammar")
 
 
 PATCH = {

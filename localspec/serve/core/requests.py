@@ -221,6 +221,9 @@ class ConversationRequest:
         Raises:
             Refusal: the request is invalid.
         """
+        if self.options.grammar and (toolbox.calls or self.format_rule):
+            message = "grammar cannot be combined with tools or response_format"
+            raise Refusal(400, f"{message}; leave one out", param="grammar")
         settings = self.options.settings(own, self.limit, self.rule(toolbox))
         budget = own.reasoning_budget if self.budget is None else self.budget
         settings = replace(settings, reasoning_budget=budget)
