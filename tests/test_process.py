@@ -454,6 +454,16 @@ def test_a_package_that_was_not_needed_is_not_called_the_cause() -> None:
     assert error.message.endswith("ended by itself (exit code 3)")
 
 
+def test_a_fault_in_the_engines_thread_ends_the_process_with_a_reason() -> None:
+    error = died(
+        "from localspec.process import __main__, server\n"
+        "server.EngineServer._load = lambda *_: 1 / 0\n"
+        "__main__.main()"
+    )
+    assert error.message.endswith("ended by itself (exit code 1)")
+    assert "ZeroDivisionError" in error.remedy
+
+
 def test_a_process_that_does_not_end_is_killed() -> None:
     child = EngineProcess(("-c", "import time; time.sleep(600)"))
     child.shut_down()

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -13,7 +14,7 @@ from typing import BinaryIO
 from localspec.process.channel import Channel
 from localspec.process.loader import loader
 from localspec.process.messages import Envelope, Request
-from localspec.process.server import EngineServer
+from localspec.process.server import THREAD, EngineServer
 from localspec.signals import ENDING
 
 # For a running decode or load to stop, and for each step of storing caches; then the process ends
@@ -32,6 +33,7 @@ def main() -> None:
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # else ggml starts a debugger as it aborts
     _offer_to_the_memory_killer()
     logging.basicConfig(level=logging.INFO)
+    threading.excepthook = _end_with_the_engine
     source, sink = _private()
     channel = Channel(source, sink, Envelope[Request])
     server = EngineServer(lambda: loader(echo=sys.stderr.fileno()))
@@ -43,6 +45,14 @@ def main() -> None:
     server.join(_GRACE_S)
     sys.stderr.flush()
     os._exit(0)
+
+
+def _end_with_the_engine(failed: threading.ExceptHookArgs) -> None:
+    """End the process if its engine's thread has failed: it would live on and answer nothing."""
+    threading.__excepthook__(failed)
+    if failed.thread is not None and failed.thread.name == THREAD:
+        sys.stderr.flush()
+        os._exit(1)
 
 
 def _offer_to_the_memory_killer() -> None:

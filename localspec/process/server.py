@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from localspec.process.loader import Loader
     from localspec.process.messages import SendEvent
 
+THREAD = "engine"
 _FIGURES_S = 0.75
 _STEP_S = 0.05
 _IDLE_S = 2.0  # without a request, after which the session rests
@@ -65,7 +66,7 @@ class EngineServer:
         self._storing = threading.Event()  # a sign that caches are being stored
         self._in_use = threading.Lock()  # held by threads that read the session's figures
         # A daemon: a load that cannot be interrupted must not keep the program from ending.
-        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
 
     def listen(self, hear: Callable[[m.Envelope[m.Event]], object]) -> None:
         """Start the thread; `hear` is called with every event, from several threads."""
