@@ -262,6 +262,24 @@ def test_a_stop_that_overtakes_its_request_counts_and_one_that_is_late_does_not(
     assert session.closed
 
 
+def test_a_reserved_turn_is_stopped_although_a_later_request_is_over() -> None:
+    session = ScriptedSession()
+    served = Served(lambda *_: session)
+    served.ask(1, m.Load(TOY))
+    served.ask(4, m.OfferTools(()))
+    served.until(m.ToolsOffered, 4)
+    served.ask(5, m.Stop(2))
+    served.ask(2, m.Ask("stopped before it began"))
+    assert served.until(m.TurnOver, 2).said[-1].finish is FinishReason.CANCELLED
+    session.gate.close()
+    served.ask(3, m.Ask("stopped in its middle"))
+    served.until(m.TurnReported, 3)
+    served.ask(6, m.Stop(3))
+    session.gate.open()
+    assert served.until(m.TurnOver, 3).said[-1].finish is FinishReason.CANCELLED
+    served.end()
+
+
 def test_what_is_kept_is_in_force_in_what_is_loaded() -> None:
     served = Served(lambda *_: ScriptedSession())
     said = (Message(Role.USER, "hi"), Message(Role.ASSISTANT, "ho"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections import defaultdict
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from functools import cached_property, partial
@@ -54,14 +53,14 @@ class EngineServer:
         self._loaded: LoadRequest | None = None  # even after it was freed
         self._envelopes: queue.SimpleQueue[m.Envelope[m.Request] | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[tuple[Message, ...]] = queue.SimpleQueue()
-        self._cancels: defaultdict[int, Cancel] = defaultdict(Cancel)
+        self._cancels: dict[int, Cancel] = {}  # of the running request and those that wait
+        self._stopped: set[int] = set()  # stopped without a flag: not here yet, or over
         self._rounds = InspectedRounds()
         self._resting = Cancel()  # stops what is done between requests
         self._late_drafts = LateDrafts(
             self._drafts_joined, self._envelopes.empty, self._any_stopped
         )
         self._received = 0  # number of the latest request
-        self._done = 0  # number of the latest request that is over
         self._closing = threading.Event()
         self._storing = threading.Event()  # a sign that caches are being stored
         self._in_use = threading.Lock()  # held by threads that read the session's figures
@@ -78,9 +77,11 @@ class EngineServer:
         self._received = max(self._received, envelope.request)
         match envelope.body:
             case m.Stop(request):
-                if request > self._done:
-                    self._cancels[request].set()
+                if (cancel := self._cancels.get(request)) is not None:
+                    cancel.set()
                     self._late_drafts.stop()
+                else:
+                    self._stopped.add(request)
             case m.Configure(settings, on):
                 self._change(self._teller(envelope), settings, on)
             case m.CountTokens(text):
@@ -91,13 +92,20 @@ class EngineServer:
                 with self._in_use:
                     asked = envelope.request, turn
                     self._rounds.watch(*asked, self._session, self._teller(envelope))
-                self._envelopes.put(envelope)
-                self._resting.set()
+                self._queue(envelope)
             case _:
-                self._envelopes.put(envelope)
-                self._resting.set()
+                self._queue(envelope)
                 if isinstance(envelope.body, m.Load | m.PerformJob):
                     self._late_drafts.stop()
+
+    def _queue(self, envelope: m.Envelope[m.Request]) -> None:
+        cancel = self._cancels[envelope.request] = Cancel()
+        if envelope.request in self._stopped:
+            self._stopped.remove(envelope.request)
+            cancel.set()
+            self._late_drafts.stop()
+        self._envelopes.put(envelope)
+        self._resting.set()
 
     def shut_down(self) -> None:
         """Stop all work, close the session and end the thread; returns at once."""
@@ -133,7 +141,6 @@ class EngineServer:
                 cancel = self._cancels[envelope.request]
                 if not self._closing.is_set():
                     self._do(envelope, cancel)
-                self._done = envelope.request
                 self._cancels.pop(envelope.request)
         finally:
             self._free()
@@ -168,8 +175,7 @@ class EngineServer:
 
     def _any_stopped(self) -> bool:
         """Whether a request that waits was stopped, or the server."""
-        # A stop that came as its request ended may have left its flag.
-        waiting = [each for number, each in list(self._cancels.items()) if number > self._done]
+        waiting = list(self._cancels.values())
         return self._closing.is_set() or any(each.is_set() for each in waiting)
 
     def _do(self, envelope: m.Envelope[m.Request], cancel: Cancel) -> None:
