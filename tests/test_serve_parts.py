@@ -44,7 +44,7 @@ from localspec.chat.prompt.call_notation import BEGIN, END, PLAIN
 from localspec.chat.session.completions import Completions
 from localspec.chat.settings import AnswerRequest, ChatSettings
 from localspec.chat.states.cached_prefixes import CachedPrefixes
-from localspec.cli.answers.serve import _keys
+from localspec.cli.answers.serve import _keys, _rules
 from localspec.engine.cancel import Cancel
 from localspec.engine.grammars import guidance, lark
 from localspec.engine.grammars.constraint import Awaited
@@ -910,14 +910,47 @@ def test_a_file_of_keys_may_be_written_by_any_editor(tmp_path: Path) -> None:
     assert _keys(path) == ["abcdefghijklmnopqrst"]
 
 
+def asking(**headers: str) -> Request:
+    given = [(name.encode(), value.encode()) for name, value in headers.items()]
+    return Request({"type": "http", "path": "/v1/models", "headers": given})
+
+
+@pytest.mark.parametrize("name", ["foo.lan:8932", "FOO.lan."])
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ("http://LocalHost:3000/", "http://localhost:3000"),
+        ("https://foo.lan:443", "https://foo.lan"),
+        ("*", "https://any.lan"),
+        ("null", "null"),
+        ("file://", "file://"),
+    ],
+)
+def test_names_and_origins_are_allowed_however_they_are_written(
+    name: str, given: str, sent: str
+) -> None:
+    rules = _rules("127.0.0.1", (), [name], [given])
+    rules.check(asking(host="foo.lan:8080", origin=sent))
+    with pytest.raises(Refusal):
+        rules.check(asking(host="foo.lan.evil", origin=sent))
+
+
+@pytest.mark.parametrize(
+    ("name", "origin"),
+    [("http://foo.lan", "*"), ("", "*"), ("foo.lan", "localhost:3000"), ("foo.lan", "http://a/b")],
+)
+def test_what_no_request_can_match_is_not_allowed(name: str, origin: str) -> None:
+    with pytest.raises(UsageError, match="no request can match"):
+        _rules("127.0.0.1", (), [name], [origin])
+
+
 @pytest.mark.parametrize(
     ("authorization", "api_key", "status"),
     [("Bearer none", "one key", 0), ("one key", "none", 0), ("Bearer none", "none", 401)],
 )
 def test_either_header_may_have_the_key(authorization: str, api_key: str, status: int) -> None:
     given = {"host": "localhost", "authorization": authorization, "x-api-key": api_key}
-    headers = [(name.encode(), value.encode()) for name, value in given.items()]
-    request = Request({"type": "http", "path": "/v1/models", "headers": headers})
+    request = asking(**given)
     rules = AccessRules(keys=(digest("one key"), digest("an other")))
     with pytest.raises(Refusal) if status else nullcontext() as caught:
         rules.check(request)

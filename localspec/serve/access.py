@@ -20,6 +20,8 @@ _OPEN = ("/health", "/v1/health")  # health checks need no key
 _BODY_S = 30.0
 _BODY_BYTES = 8 << 20
 # Nothing else may follow: a URL made from the header must not change the request's path.
+_ORIGIN = re.compile(r"(\*|null|file://|[a-z][a-z0-9+.-]*://[^/?#@\s]*[^/?#@\s:])/?")
+_OWN_PORTS = (("http://", ":80"), ("https://", ":443"))
 _HOST = re.compile(r"(?:\[([0-9A-Za-z:.%]+)\]|([\w.-]+))(?::[0-9]*)?")
 
 
@@ -29,8 +31,8 @@ class AccessRules:
 
     Attributes:
         keys: digests of the keys; empty if no key is needed.
-        hosts: allowed host names, besides numeric addresses.
-        origins: of web pages that may send requests.
+        hosts: allowed host names (`host_name`), besides numeric addresses.
+        origins: of web pages that may send requests (`origin_of`).
     """
 
     keys: tuple[bytes, ...] = ()
@@ -44,7 +46,7 @@ class AccessRules:
             Refusal: 403 for a host or a web page that is not allowed, 401 for a wrong key, 413 for
                 a body that is too large.
         """
-        name = _host_name(request.headers.get("host", ""))
+        name = host_name(request.headers.get("host", ""))
         if not name or (name not in self.hosts and not _is_address(name)):
             raise _forbidden("the Host header names another machine", "--allow-host")
         origin = request.headers.get("origin")
@@ -107,7 +109,16 @@ def digest(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
-def _host_name(header: str) -> str:
+def origin_of(text: str) -> str:
+    """A web page's origin as browsers send it, `*` for all; empty if `text` is none."""
+    found = _ORIGIN.fullmatch(text.lower())
+    origin = found[1] if found else ""
+    for scheme, port in _OWN_PORTS:
+        origin = origin.removesuffix(port) if origin.startswith(scheme) else origin
+    return origin
+
+
+def host_name(header: str) -> str:
     """The name in a Host header, without its port; empty if the header is malformed."""
     found = _HOST.fullmatch(header)
     return (found[1] or found[2]).lower().rstrip(".") if found else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -133,12 +133,12 @@ def _require_packages() -> None:
 
 
 def _rules(
-    host: str, keys: Sequence[str], names: Sequence[str], origins: tuple[str, ...]
+    host: str, keys: Sequence[str], names: Sequence[str], origins: Sequence[str]
 ) -> AccessRules:
     """Who may ask at this address.
 
     Raises:
-        UsageError: others can reach it, and there is no key.
+        UsageError: others can reach it, and there is no key; or a name or an origin is none.
     """
     from localspec.serve import access  # noqa: PLC0415 - it needs the extra
 
@@ -147,8 +147,28 @@ def _rules(
             f"{host} can be reached by others, and there is no key",
             "Give --api-key-file, or leave out --host.",
         )
-    hosts = access.LOCAL | {host.lower()} | {name.lower() for name in names}
-    return access.AccessRules(tuple(map(access.digest, keys)), hosts, origins)
+    known = _known("--allow-host", names, access.host_name, "my-machine.lan")
+    return access.AccessRules(
+        tuple(map(access.digest, keys)),
+        access.LOCAL | {host.lower(), *known},
+        _known("--allow-origin", origins, access.origin_of, "http://localhost:3000"),
+    )
+
+
+def _known(
+    option: str, given: Sequence[str], read: Callable[[str], str], example: str
+) -> tuple[str, ...]:
+    """What an option allows, as `read` finds it in requests.
+
+    Raises:
+        UsageError: no request can have one of them.
+    """
+    wrong = next((each for each in given if not read(each)), None)
+    if wrong is not None:
+        raise UsageError(
+            f"no request can match {option} {wrong[:64]!r}", f"Give one such as {example}."
+        )
+    return tuple(map(read, given))
 
 
 def _others(models: str | None) -> list[str]:
