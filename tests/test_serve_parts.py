@@ -1129,3 +1129,12 @@ def test_earlier_arguments_are_made_an_object(given: Any) -> None:
     assert said[2].more["tool_call_id"] == told["id"]
     assert said[2].more["name"] == "f"
     assert len(told["id"]) == 9
+
+
+def test_the_line_counts_answers_and_the_metric_counts_replies() -> None:
+    counters = EndpointCounters()
+    counters.answered(GenerationStats())
+    for status in (200, 200, 403):
+        counters.replied(status)
+    assert counters.line().startswith("1 answered")
+    assert 'requests_total{status="200"} 2' in counters.prometheus()

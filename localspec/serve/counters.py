@@ -18,7 +18,7 @@ _METRICS = {
     "tokens_predicted_seconds_total": ("counter", "Seconds spent generating."),
     "drafted_tokens_total": ("counter", "Tokens drafted, by drafter."),
     "accepted_tokens_total": ("counter", "Drafted tokens accepted, by drafter."),
-    "requests_total": ("counter", "Requests answered, by status."),
+    "requests_total": ("counter", "Replies, by status."),
     "engine_restarts_total": ("counter", "Times the engine's process was started again."),
     "requests_processing": ("gauge", "Requests being answered."),
     "requests_deferred": ("gauge", "Requests waiting."),
@@ -31,12 +31,14 @@ class EndpointCounters:
 
     Attributes:
         running, waiting: jobs.
+        finished: answers.
         asleep: whether the memory was given back.
     """
 
     def __init__(self) -> None:
         self._counts: defaultdict[tuple[str, str], float] = defaultdict(float)  # (name, labels)
         self.running = 0
+        self.finished = 0
         self.waiting = 0
         self.figures: Figures | None = None
         self.memory: MemoryUse | None = None
@@ -44,6 +46,7 @@ class EndpointCounters:
 
     def answered(self, stats: GenerationStats) -> None:
         """Count a finished answer."""
+        self.finished += 1
         add = self._add
         add("prompt_tokens_total", stats.prefill_decoded)
         add("prompt_tokens_cached_total", stats.prefill_cached)
@@ -84,10 +87,7 @@ class EndpointCounters:
 
     def line(self) -> str:
         """The present activity in one line, for the terminal."""
-        requests = sum(
-            value for (name, _), value in self._counts.items() if name == "requests_total"
-        )
-        parts = [f"{formats.count(int(requests))} answered", f"{self.running} running"]
+        parts = [f"{formats.count(self.finished)} answered", f"{self.running} running"]
         parts.append(f"{self.waiting} waiting")
         figures = self.figures
         if figures is not None and figures.speed_average is not None:
