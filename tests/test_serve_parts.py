@@ -910,6 +910,21 @@ def test_a_file_of_keys_may_be_written_by_any_editor(tmp_path: Path) -> None:
     assert _keys(path) == ["abcdefghijklmnopqrst"]
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("schlüssel-0123456789", "no header can hold"),
+        ("abcdefgh\tijklmnopqr", "no header can hold"),
+        ("abcdefghijklmnopqrst\n" * 4000, "larger than 64 KB"),
+    ],
+)
+def test_keys_that_no_client_can_send_are_refused(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "keys"
+    path.write_text(text, "utf-8")
+    with pytest.raises(UsageError, match=said):
+        _keys(path)
+
+
 def asking(**headers: str) -> Request:
     given = [(name.encode(), value.encode()) for name, value in headers.items()]
     return Request({"type": "http", "path": "/v1/models", "headers": given})

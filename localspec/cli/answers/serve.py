@@ -14,6 +14,7 @@ import click
 from localspec.cli.option_types import no_nan, plain_text
 from localspec.cli.shared_options import IDLE_UNLOAD, GroupedCommand, option, shared_options
 from localspec.cli.standard_streams import ProgressLine, warn
+from localspec.connections import may_be_sent
 from localspec.errors import LocalspecError, UsageError
 from localspec.safe_text import decoded_without_zeros
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _LARGEST = 1 << 16
 _SHORTEST = 16
+_MAKE_ONE = "Make one: python -c 'import secrets; print(secrets.token_urlsafe(32))'."
 
 
 @click.command(name="serve", cls=GroupedCommand)
@@ -203,21 +205,27 @@ def _keys(path: Path | None) -> list[str]:
     """The keys in a file: a line each, blank lines and those with a # left out.
 
     Raises:
-        UsageError: the file cannot be read, or no key in it is long enough.
+        UsageError: the file cannot be read or is too large, or a key is too short or no header can
+            hold it.
     """
     if path is None:
         return []
     try:
         with path.open("rb") as file:
-            lines = decoded_without_zeros(file.read(_LARGEST)).splitlines()
+            raw = file.read(_LARGEST + 1)
+        lines = decoded_without_zeros(raw).splitlines()
     except (OSError, UnicodeDecodeError):
         raise UsageError(f"the keys in {path} cannot be read", "Write one a line.") from None
+    if len(raw) > _LARGEST:
+        raise UsageError(f"{path} is larger than {_LARGEST >> 10} KB", "Write fewer keys.")
     keys = [key for line in lines if (key := line.strip()) and not key.startswith("#")]
     if not keys or min(map(len, keys)) < _SHORTEST:
         raise UsageError(
             f"{path} holds no key, or one of less than {_SHORTEST} characters",
-            "Make one: python -c 'import secrets; print(secrets.token_urlsafe(32))'.",
+            _MAKE_ONE,
         )
+    if not all(map(may_be_sent, keys)):
+        raise UsageError(f"a key in {path} has a character that no header can hold", _MAKE_ONE)
     return keys
 
 
