@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -51,27 +52,26 @@ def in_turns(messages: Sequence[ToldMessage]) -> list[ToldMessage]:
     A system message in mid-conversation becomes the user's and stays at its place: templates refuse
     it, and at the top it would change the beginning of a prompt that the caches hold.
     """
-    found: list[ToldMessage] = []
+    turns: list[list[ToldMessage]] = []
     for said in messages:
         if said.role == "assistant" and not (said.text or said.thoughts or said.calls):
             continue
-        late = said.role == "system" and bool(found) and found[-1].role != "system"
+        late = said.role == "system" and bool(turns) and turns[-1][0].role != "system"
         one = replace(said, role="user") if late else said
-        if found and one.role == found[-1].role != "tool":
-            found[-1] = _joined(found[-1], one)
+        if turns and one.role == turns[-1][0].role != "tool":
+            turns[-1].append(one)
         else:
-            found.append(one)
-    return found
+            turns.append([one])
+    return [_joined(turn) for turn in turns]
 
 
-def _joined(one: ToldMessage, other: ToldMessage) -> ToldMessage:
-    """Two neighbours of one role as one message."""
-    texts, thoughts = (one.text, other.text), (one.thoughts, other.thoughts)
+def _joined(turn: Sequence[ToldMessage]) -> ToldMessage:
+    """Neighbours of one role as one message."""
     return replace(
-        one,
-        text="\n\n".join(filter(None, texts)),
-        thoughts="\n\n".join(filter(None, thoughts)),
-        calls=one.calls + other.calls,
+        turn[0],
+        text="\n\n".join(one.text for one in turn if one.text),
+        thoughts="\n\n".join(one.thoughts for one in turn if one.thoughts),
+        calls=tuple(call for one in turn for call in one.calls),
     )
 
 
@@ -82,15 +82,15 @@ def one_at_a_time(messages: Sequence[ToldMessage]) -> list[ToldMessage]:
     by the call's id, or else by the order.
     """
     found: list[ToldMessage] = []
-    rest = list(messages)
+    rest = deque(messages)
     while rest:
-        said = rest.pop(0)
+        said = rest.popleft()
         if len(said.calls) < 2:
             found.append(said)
             continue
         results: list[ToldMessage] = []
         while rest and rest[0].role == "tool":
-            results.append(rest.pop(0))
+            results.append(rest.popleft())
         ids = {call.id for call in said.calls if call.id}
         others = [one for one in results if one.call_id not in ids]
         for call in said.calls:
@@ -125,7 +125,7 @@ class _CallNames:
     """The calls of a conversation so far, to match the results of tools with them."""
 
     def __init__(self) -> None:
-        self._open: list[tuple[str, str]] = []  # ids and names of calls without a result
+        self._open: dict[str, str] = {}  # ids and names of calls without a result
         self._names: dict[str, str] = {}
 
     def calls(self, calls: Sequence[ToldCall], place: int) -> list[tuple[str, str, Any]]:
@@ -134,14 +134,16 @@ class _CallNames:
         for i, one in enumerate(calls):
             of = one.id or f"{place} {i}"
             self._names[of] = one.name
-            self._open.append((of, one.name))
+            self._open[of] = one.name
             made.append((of, one.name, one.arguments))
         return made
 
     def result(self, of: str | None, name: str | None) -> tuple[str, str]:
         """The id and the name of the call that a result belongs to: by its id, else in order."""
         if of not in self._names and self._open:
-            of, known = next((one for one in self._open if one[1] == name), self._open[0])
-            name = name or known
-        self._open = [one for one in self._open if one[0] != of]
+            of = next(
+                (i for i, known in self._open.items() if known == name), next(iter(self._open))
+            )
+            name = name or self._open[of]
+        self._open.pop(of or "", None)
         return of or "", name or self._names.get(of or "", "")
