@@ -61,9 +61,12 @@ def speed(tokens_per_second: float | None) -> str:
 
 def many(value: float) -> str:
     """A large number in words: ``135 million``, ``1.54 billion``."""
-    if value < 1e9:
-        return f"{value / 1e6:.3g} million"
-    return f"{value / 1e9:.3g} billion"
+    value /= 1000
+    for unit in ("million", "billion"):
+        value /= 1000
+        if value < 999.5:
+            return f"{value:.3g} {unit}"
+    return f"{value / 1000:.3g} trillion"
 
 
 def known(value: object) -> str:
