@@ -17,11 +17,12 @@ from msgspec import structs
 from localspec.chat.dialects import ContentPiece, Dialect, ThoughtPiece
 from localspec.chat.events import Origin, PromptMade, RoundText, Span, TurnEnd, TurnEvent
 from localspec.chat.prompt.call_notation import BEGIN, END, PLAIN
+from localspec.chat.prompt.renderer import RenderBudget, TemplateRenderer, TemplateSource
 from localspec.chat.settings import ChatSettings
 from localspec.engine.record.stats import FinishReason, GenerationStats
 from localspec.serve.core.replies import IncomingAnswer
 from localspec.serve.core.request_tools import NamedFunction
-from localspec.serve.core.requests import ConversationRequest, parsed
+from localspec.serve.core.requests import ConversationRequest, parsed, require_sendable
 from localspec.serve.core.told_messages import ToldCall, ToldMessage, in_turns
 from localspec.serve.protocols.anthropic_messages import MessagesRequest, error_of
 from localspec.serve.protocols.chat_completions import ChatRequest
@@ -538,6 +539,38 @@ def test_a_grammar_with_another_constraint_is_refused(fields: Any, refused: bool
         wanted, _ = asked.prepared(server, Dialect(marks=PLAIN))
         assert wanted.settings.grammar == 'root ::= "mine"'
     assert caught is None or (caught.value.status, caught.value.param) == (400, "grammar")
+
+
+def test_an_effort_that_no_template_knows_is_passed_over_in_all_protocols() -> None:
+    efforts: dict[str, dict[str, Any]] = {
+        CHAT: {"messages": ASKED, "reasoning_effort": "default"},
+        MESSAGES: {"messages": ASKED, "max_tokens": 4, "output_config": {"effort": "default"}},
+        RESPONSES: {"input": ASKED, "reasoning": {"effort": "default"}},
+    }
+    for path, fields in efforts.items():
+        wanted, _ = core(path, **fields).prepared(ChatSettings(), Dialect(marks=PLAIN))
+        assert not wanted.variables
+
+
+def test_variables_of_a_template_may_be_lists_and_null_is_none_of_them() -> None:
+    given = {"documents": [{"title": "T", "pages": [1, None]}], "enable_thinking": None}
+    asked = core(CHAT, messages=ASKED, chat_template_kwargs=given)
+    wanted, _ = asked.prepared(ChatSettings(), Dialect(marks=PLAIN))
+    require_sendable(wanted)
+    assert wanted.variables == {"documents": given["documents"]}
+    source = TemplateSource("{{ documents[0].pages[0] }} {{ enable_thinking is defined }}", "", "")
+    renderer = TemplateRenderer()
+    try:
+        seen = renderer.render(source, wanted.messages, RenderBudget(), None, wanted.variables)
+    finally:
+        renderer.close()
+    assert seen == "1 False"
+    deep: Any = []
+    for _ in range(40):
+        deep = [deep]
+    with pytest.raises(Refusal, match="nested deeper") as caught:
+        core(CHAT, messages=ASKED, chat_template_kwargs={"x": deep})
+    assert caught.value.param == "chat_template_kwargs"
 
 
 PATCH = {

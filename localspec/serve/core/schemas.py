@@ -21,7 +21,14 @@ def require_bounded(schema: dict[str, Any], place: str) -> None:
     """
     if len(msgspec.json.encode(schema)) > _LARGEST:
         raise Refusal(400, f"the JSON schema is larger than {_LARGEST >> 10} KB", param=place)
-    if depth(schema) > MAX_NESTING:
-        raise Refusal(
-            400, f"the JSON schema is nested deeper than {MAX_NESTING} levels", param=place
-        )
+    require_shallow(schema, place)
+
+
+def require_shallow(value: dict[str, Any], place: str) -> None:
+    """Refuse an object that is nested too deep.
+
+    Raises:
+        Refusal: it is.
+    """
+    if depth(value) > MAX_NESTING:
+        raise Refusal(400, f"{place} is nested deeper than {MAX_NESTING} levels", param=place)

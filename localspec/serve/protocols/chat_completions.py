@@ -17,6 +17,7 @@ from localspec.serve.core.replies import (
 )
 from localspec.serve.core.request_tools import FunctionTool, NamedFunction, ToolChoice
 from localspec.serve.core.requests import MOST_TOOLS, ConversationRequest, Count, Top, format_rule
+from localspec.serve.core.schemas import require_shallow
 from localspec.serve.core.told_messages import ToldCall, ToldMessage
 from localspec.serve.protocols.completion_writer import CompletionWriter
 from localspec.serve.protocols.free_text import (
@@ -199,11 +200,9 @@ class ChatRequest(ProtocolRequest):
     parallel_tool_calls: bool | None = None
     logprobs: bool | None = None
     top_logprobs: Top | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
-        None
-    )
+    reasoning_effort: str | None = None
     reasoning_budget: Count | None = None
-    chat_template_kwargs: dict[str, bool | int | float | str] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
     def core(self) -> ConversationRequest:
         """What is asked, in the form that all protocols share.
@@ -212,6 +211,8 @@ class ChatRequest(ProtocolRequest):
             Refusal: the request is invalid.
         """
         effort, limit = self.reasoning_effort, self.max_completion_tokens
+        variables = self.chat_template_kwargs or {}
+        require_shallow(variables, "chat_template_kwargs")
         return ConversationRequest(
             self,
             [message.said(i) for i, message in enumerate(self.messages)],
@@ -223,7 +224,7 @@ class ChatRequest(ProtocolRequest):
             reasoning=None if effort is None else "off" if effort == "none" else "on",
             effort=effort if effort and effort != "none" else "",
             budget=self.reasoning_budget,
-            variables=self.chat_template_kwargs or {},
+            variables={k: value for k, value in variables.items() if value is not None},
             top_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
         )
 
