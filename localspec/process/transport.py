@@ -152,7 +152,7 @@ def _goes_on(envelope: m.Envelope[m.Event]) -> bool:
 
 
 def _with_ours(envelope: m.Envelope[m.Event]) -> m.Envelope[m.Event]:
-    """Add this process's memory to a `EngineStatus`."""
+    """Add this process's memory to an `EngineStatus`."""
     if not isinstance(envelope.body, m.EngineStatus):
         return envelope
     from localspec import machine  # noqa: PLC0415 - psutil can wait until there is a screen
