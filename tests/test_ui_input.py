@@ -483,6 +483,19 @@ async def test_another_model_counts_what_is_typed_anew(monkeypatch: pytest.Monke
         await chat.until(lambda: prompt.border_subtitle == "9 tokens", "another count")
 
 
+async def test_a_file_and_code_that_begin_with_a_slash_are_sent(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("words\n", "utf-8")
+    async with chatting() as chat:
+        await chat.send(f"/read {tmp_path / 'notes.txt'}")
+        await chat.until(lambda: "words" in chat.app.prompt.text, "the file")
+        await chat.ask("Sum it up")
+        sent = chat.session.messages[0].content
+        assert sent.endswith("notes.txt:\n```txt\nwords\n```\n\nSum it up")
+        for code in ("// a\nint b;", "/* a */\nint b;"):
+            await chat.ask(code)
+            assert chat.session.messages[-2].content == code
+
+
 async def test_a_message_that_begins_with_a_slash_comes_back_as_it_was_typed() -> None:
     async with chatting() as chat:
         await chat.ask("//clear it")

@@ -21,7 +21,8 @@ from localspec.errors import UsageError
 from localspec.safe_text import one_line, safe
 from localspec.ui import launch
 from localspec.ui.commands import command_table
-from localspec.ui.commands.command import message_text, parse
+from localspec.ui.commands.command import as_typed, message_text, parse
+from localspec.ui.commands.command_table import COMMANDS
 from localspec.ui.input.prompt_area import InputHistory
 from localspec.ui.panel import drawing
 from localspec.ui.transcript.blocks import Block, CodeBlock, lay_out
@@ -340,14 +341,39 @@ def test_an_entry_that_was_changed_is_kept_too() -> None:
 
 
 def test_commands_are_found_by_their_beginning() -> None:
-    assert parse("/temp 0.5") == ("temp", "0.5")
-    assert parse("//not a command") is None
-    assert message_text("//not") == "/not"
+    assert parse("/temp 0.5", COMMANDS) == ("temp", "0.5")
     assert command_table.find("te").name == "temp"
     with pytest.raises(UsageError, match="could mean"):
         command_table.find("s")
     with pytest.raises(UsageError, match="no command"):
         command_table.find("nonsense")
+
+
+def test_a_slash_begins_a_command_unless_it_begins_a_path_or_code() -> None:
+    """In several lines only a command's name counts; only such a slash is doubled."""
+    for command in ("/", "/temp", "/theem", "/read /tmp/x", "/system You are\na cat"):
+        assert parse(command, COMMANDS) is not None
+    for message in (
+        "a/b",
+        "/etc/hosts has what?",
+        "/* a */",
+        "/**",
+        "//text",
+        "///",
+        "/usr\na",
+        "/tmp/x:\n```\n/help\n```",
+        "// a\nb",
+        "//a\nb",
+        "/*\n*/",
+        "/theem\na",
+    ):
+        assert parse(message, COMMANDS) is None
+    for text in ("/help", "//help", "/system a\nb", "//system a\nb", "///x", "/theem", "/", "//"):
+        typed = as_typed(text, COMMANDS)
+        assert typed == f"/{text}"
+        assert message_text(typed, COMMANDS) == text
+    for text in ("a", "", "/a/b", "//a\nb", "/* a"):
+        assert as_typed(text, COMMANDS) == message_text(text, COMMANDS) == text
 
 
 def test_commands_have_names_and_keys_of_their_own() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -9,6 +10,8 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from localspec.ui.conversation.engine_phase import ANY_TIME, EnginePhase
 
 Context = TypeVar("Context")
+
+_SLASHED = re.compile(r"/(\S*)(.*)", re.DOTALL)
 
 
 def always(_context: object) -> bool:
@@ -89,14 +92,31 @@ def named(name: str, commands: Sequence[AnyCommand]) -> AnyCommand | None:
     return next((command for command in commands if name in command.names), None)
 
 
-def parse(text: str) -> tuple[str, str] | None:
-    """Command name and argument when `text` is a slash command; None when it is for the model."""
-    if not text.startswith("/") or text.startswith("//"):
+def parse(text: str, commands: Sequence[AnyCommand]) -> tuple[str, str] | None:
+    """Command name and argument when `text` is a slash command; None when it is for the model.
+
+    A name with another slash, or with a star, is a path or begins a comment. Before further lines
+    only a command's name counts: a file or code that was put in may begin with any other word.
+    """
+    found = _SLASHED.match(text)
+    if found is None:
         return None
-    name, _, argument = text[1:].partition(" ")
-    return name.strip().lower(), argument.strip()
+    name, argument = found[1].lower(), found[2].strip()
+    begins = named(name, commands) if "\n" in text else not re.search("[/*]", name)
+    return (name, argument) if begins else None
 
 
-def message_text(text: str) -> str:
-    """The message for the model: two slashes at the beginning stand for one."""
-    return text[1:] if text.startswith("//") else text
+def message_text(text: str, commands: Sequence[AnyCommand]) -> str:
+    """The message for the model: `text`, without the slash that `as_typed` adds."""
+    return text[1:] if text.startswith("//") and _like_command(text, commands) else text
+
+
+def as_typed(message: str, commands: Sequence[AnyCommand]) -> str:
+    """A message as the user would type it: a slash is doubled where a command would begin."""
+    begins = message.startswith("/") and _like_command(message, commands)
+    return f"/{message}" if begins else message
+
+
+def _like_command(text: str, commands: Sequence[AnyCommand]) -> bool:
+    """Whether a text would be a command if it began with one slash."""
+    return parse(f"/{text.lstrip('/')}", commands) is not None

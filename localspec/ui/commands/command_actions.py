@@ -11,7 +11,6 @@ from localspec.errors import UsageError
 from localspec.pairs.disk.folders import data_folder, is_file, user_path
 from localspec.safe_text import one_line, safe
 from localspec.ui.commands import parameters
-from localspec.ui.commands.command import message_text
 from localspec.ui.commands.command_context import CommandContext, loaded
 from localspec.ui.conversation.engine_phase import GONE
 from localspec.ui.input import extracts
@@ -242,7 +241,7 @@ def twice(app: CommandContext, argument: str) -> None:
     session = loaded(app)
     if session.speculation_note:
         raise UsageError(f"there is nothing to compare: {session.speculation_note}")
-    typed = extracts.expand(argument or message_text(app.prompt.entered))
+    typed = extracts.expand(argument or app.prompt.message)
     text, before = compare.question(app.turns.earlier_messages(), typed)
     app.turns.compare(text, before)
     alike = session.equal_passes > 1 and session.settings.keeps_text

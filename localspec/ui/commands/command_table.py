@@ -10,7 +10,7 @@ from localspec.errors import LocalspecError, UsageError
 from localspec.pairs.disk.folders import user_path
 from localspec.ui.commands import command_actions as actions
 from localspec.ui.commands import parameters
-from localspec.ui.commands.command import Command, named
+from localspec.ui.commands.command import Command, named, parse
 from localspec.ui.commands.command_context import CommandContext
 from localspec.ui.conversation.engine_phase import (
     GONE,
@@ -32,7 +32,7 @@ def split(text: str, *, begun: bool = False) -> tuple[str, str]:
     before, _, last = text.rpartition("\n")
     name, _, argument = last.partition(" ")
     known = name.startswith("/") and named(name[1:], COMMANDS) is not None
-    alone = begun or not (argument or text.startswith("/"))
+    alone = begun or not (argument or parse(text, COMMANDS))
     return (before, last) if before.strip() and known and alone else ("", text)
 
 
@@ -57,7 +57,7 @@ def find(name: str) -> Command[CommandContext]:
     near = difflib.get_close_matches(name, known, n=1)
     raise UsageError(
         f"there is no command /{name}" + (f"; did you mean /{near[0]}?" if near else ""),
-        "/help lists all commands; a message that begins with a slash is sent with two: //text.",
+        "/help lists all commands; two slashes send a message that begins like one: //text.",
     )
 
 

@@ -24,7 +24,6 @@ from localspec.process.messages import SessionInfo
 from localspec.safe_text import one_line
 from localspec.ui.conversation.engine_phase import EnginePhase
 from localspec.ui.conversation.turn_controller import TurnController
-from localspec.ui.input.prompt_area import as_typed
 
 Result = TypeVar("Result")
 _PATIENCE_S = 5.0
@@ -142,7 +141,8 @@ class ConversationLibrary:
             return
         with suppress(ConversationError):  # the store thread has reported it
             questions = await self.ask(lambda store: store.questions(_QUESTIONS))
-            self.turns.prompt.sent.begin([*map(as_typed, questions)])
+            prompt = self.turns.prompt
+            prompt.sent.begin([*map(prompt.as_typed, questions)])
             self._knows_sent = True
             await self._restore_draft()
 

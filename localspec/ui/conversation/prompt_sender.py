@@ -10,6 +10,7 @@ from localspec.errors import LocalspecError
 from localspec.ui.commands import command_table
 from localspec.ui.commands.command import message_text, parse
 from localspec.ui.commands.command_context import CommandContext
+from localspec.ui.commands.command_table import COMMANDS
 from localspec.ui.conversation.engine_phase import GONE, EnginePhase
 from localspec.ui.input import extracts
 from localspec.ui.transcript.items import PROMPTS
@@ -86,13 +87,13 @@ class PromptSender:
 
     def _needs_models(self, text: str) -> bool:
         """Whether the models are gone and have to be loaded first; also for an empty Enter."""
-        phase, slash = self.app.turns.phase, parse(text)
+        phase, slash = self.app.turns.phase, parse(text, COMMANDS)
         return phase in GONE and (slash is None or not command_table.may_run(*slash, phase))
 
     def _accepts(self, text: str) -> bool:
         """Whether `text` may be sent or wait; an empty Enter takes a prompt to try at first."""
         turns = self.app.turns
-        if (slash := parse(text)) is not None:
+        if (slash := parse(text, COMMANDS)) is not None:
             return command_table.may_run(*slash, turns.phase)
         takes = turns.phase in (EnginePhase.READY, EnginePhase.LOADING) or turns.busy
         if not text and turns.phase is EnginePhase.READY:
@@ -104,7 +105,7 @@ class PromptSender:
         prompt, turns = self.app.prompt, self.app.turns
         if before:
             prompt.keep(before)
-        if (slash := parse(text)) is not None:
+        if (slash := parse(text, COMMANDS)) is not None:
             command_table.run(self.app, *slash)
         elif not text:
             if self._accepts(text):  # not after a first question, whose Enter came twice
@@ -129,7 +130,7 @@ class PromptSender:
     def _ask(self, text: str) -> None:
         """Send a message, or put it back into the input if it cannot be sent."""
         try:
-            question = extracts.expand(message_text(text))
+            question = extracts.expand(message_text(text, COMMANDS))
         except LocalspecError as error:
             self.app.transcript.say_error(error)
         else:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from localspec import formats
 from localspec.ui.commands.command import parse
+from localspec.ui.commands.command_table import COMMANDS
 from localspec.ui.conversation.engine_phase import EnginePhase
 from localspec.ui.conversation.turn_controller import TurnController
 
@@ -25,7 +26,7 @@ class PromptSize:
     def show(self) -> None:
         """Say how much is typed now."""
         prompt = self.turns.prompt
-        size = "" if parse(prompt.text) else self._size_of(prompt.text)
+        size = "" if parse(prompt.text, COMMANDS) else self._size_of(prompt.text)
         opens = "F11 opens the paste" if prompt.is_folded else ""
         said = ", ".join(part for part in (size, opens) if part)
         if said != prompt.border_subtitle:

@@ -23,7 +23,7 @@ from localspec.process.messages import (
 )
 from localspec.ui.conversation.engine_phase import ANSWER, LOADABLE, EnginePhase
 from localspec.ui.conversation.stream import AnswerStream
-from localspec.ui.input.prompt_area import PromptArea, as_typed
+from localspec.ui.input.prompt_area import PromptArea
 from localspec.ui.panel.dashboard import Dashboard
 from localspec.ui.status_lines import StatusLine
 from localspec.ui.transcript.items import Answer
@@ -162,7 +162,7 @@ class TurnController:
         item = self.transcript.ask(text, question)
         item.place = answer
         self._numbers[answer.node] = self.engine.turn
-        self._asked = text
+        self._asked = self.prompt.as_typed(text)
         self.stream.begin(item)
         self.engine.ask(text, earlier, self.record.stored_as)
 
@@ -257,7 +257,7 @@ class TurnController:
         if self.editing is None:
             self._unsent = self.prompt.text
         self.edit(node.id)
-        self.prompt.show(as_typed(node.message.content))
+        self.prompt.show(self.prompt.as_typed(node.message.content))
         self.prompt.history.clear()  # undo would leave the edit on; Esc takes it back
         self.transcript.show(node.id)
 
@@ -271,14 +271,14 @@ class TurnController:
     def _remember_typed(self) -> None:
         """Let Up find what is in the input, unless it is a question as it was sent."""
         edited = self.record.tree.nodes.get(self.editing or "")
-        typed = self.prompt.text
+        typed, as_typed = self.prompt.text, self.prompt.as_typed
         if typed.strip() and (edited is None or typed != as_typed(edited.message.content)):
             self.prompt.sent.add(typed)
 
     @property
     def gave_back(self) -> bool:
         """Whether the input holds the question that a lost engine did not answer."""
-        asked = as_typed(self._asked).strip()
+        asked = self._asked.strip()
         return self.phase is EnginePhase.DEAD and asked == self.prompt.text.strip() != ""
 
     # Changes between turns
@@ -432,7 +432,7 @@ class TurnController:
                 answer = None
         if kept is None and (self._instead_of is not None or self._returning):
             # An edited question, or a tool, got no answer: the conversation stays as it was.
-            self.prompt.give_back(as_typed(self._asked))
+            self.prompt.give_back(self._asked)
             self.reopen(notice=": ".join(in_words(error)) if error is not None else "")
         elif error is not None:
             self._failed(error, answer)
@@ -441,5 +441,5 @@ class TurnController:
         """Say what happened; a question without any answer goes back into the input."""
         if answer is not None and not answer.text:
             self.transcript.take_back(answer)
-            self.prompt.give_back(as_typed(self._asked))
+            self.prompt.give_back(self._asked)
         self.transcript.say_error(error)

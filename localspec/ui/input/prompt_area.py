@@ -14,6 +14,7 @@ from textual.widgets import TextArea
 from textual.widgets.text_area import Edit, EditResult, Location
 
 from localspec.safe_text import safe
+from localspec.ui.commands.command import as_typed, message_text, parse
 from localspec.ui.input.pastes import FoldedPastes
 from localspec.ui.input.suggestions import CompletionList
 from localspec.ui.widgets import unseen
@@ -66,11 +67,6 @@ class InputHistory:
             self._unsent = current
         elif current.strip() and current != self._sent[self._position]:
             self._sent.append(current)
-
-
-def as_typed(message: str) -> str:
-    """A message as the user would type it: a leading slash is doubled."""
-    return f"/{message}" if message.startswith("/") else message
 
 
 class PromptArea(TextArea):
@@ -128,8 +124,13 @@ class PromptArea(TextArea):
     def entered(self) -> str:
         """What is sent: the text without blanks around it; code keeps those of its first line."""
         text = self.text.strip()
-        command = text.startswith("/") and "\n" not in text
+        command = parse(text, self._completion.commands) is not None
         return text if command else _EMPTY_LINES.sub("", self.text).rstrip()
+
+    @property
+    def message(self) -> str:
+        """What is entered, as the model gets it."""
+        return message_text(self.entered, self._completion.commands)
 
     @property
     def selected_text(self) -> str:
@@ -273,6 +274,10 @@ class PromptArea(TextArea):
         if entry is not None:
             self.show(entry)
             self._completion.leave(self.text)
+
+    def as_typed(self, message: str) -> str:
+        """A message as the user would type it here."""
+        return as_typed(message, self._completion.commands)
 
     def begin(self, text: str) -> None:
         """Replace the input with `text` to type on; Up finds what stood here."""

@@ -14,7 +14,7 @@ from textual.widgets import Static
 
 from localspec.pairs.disk.folders import user_path
 from localspec.safe_text import shortened
-from localspec.ui.commands.command import AnyCommand, named
+from localspec.ui.commands.command import AnyCommand, named, parse
 from localspec.ui.widgets import KEY, MUTED
 
 MOST = 6
@@ -58,7 +58,7 @@ def candidates(
     if mention := _MENTION.match(text):
         start, begun = text[: len(text) - len(mention[1])], mention[1].removeprefix('"')
         return [_path(start, path, waits=True) for path in paths(begun)]
-    if not text.startswith("/") or text.startswith("//") or "\n" in text:
+    if "\n" in text or parse(text, commands) is None:
         return []
     name, space, argument = text[1:].partition(" ")
     if not space:
@@ -128,11 +128,14 @@ class CompletionList(Static):
     Args:
         commands: the table.
         words: as for `candidates`.
+
+    Attributes:
+        commands: the table.
     """
 
     def __init__(self, commands: Sequence[AnyCommand], words: Words) -> None:
         super().__init__("", markup=False, id="completion")
-        self._commands = commands
+        self.commands = commands
         self._words = words
         self._found: list[Suggestion] = []
         self._at = -1
@@ -174,7 +177,7 @@ class CompletionList(Static):
         return True
 
     def _find(self, text: str) -> None:
-        self._found, self._at = candidates(text, self._commands, self._words), -1
+        self._found, self._at = candidates(text, self.commands, self._words), -1
         self._draw()
 
     def _draw(self) -> None:

@@ -95,8 +95,8 @@ def help_lines(width: int, commands: Sequence[AnyCommand] = COMMANDS) -> list[Co
     blocks = [*_section("Keys", keys, hang), *_section("Commands", slashes, hang)]
     blocks += _section("Words of the figures (F4)", [*_FIGURES], hang)
     blocks.append(
-        _line("The beginning of a command is enough. //text sends a message that begins with a "
-              "slash.", MUTED)
+        _line("The beginning of a command is enough. //text sends a message that begins like one.",
+              MUTED)
     )  # fmt: skip
     return lay_out(blocks, width)
 
