@@ -858,6 +858,14 @@ async def test_a_user_who_scrolled_up_is_left_there() -> None:
         chat.session.gate.open()
         await chat.until(chat.ready)
         assert transcript.scroll_offset.y == at
+        chat.app.pairs._ended("it is installed")
+        transcript.say("the server cannot be used", unasked=True)
+        transcript.go_on(())
+        await chat.settle()
+        assert transcript.scroll_offset.y == at
+        await chat.send("/temp")
+        await chat.until(lambda: transcript.scroll_offset.y == transcript.max_scroll_y)
+        await chat.press("pageup")
         await chat.ask("three")
         await chat.until(lambda: transcript.scroll_offset.y == transcript.max_scroll_y)
 

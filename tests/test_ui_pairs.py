@@ -729,7 +729,7 @@ def test_a_removal_says_why_each_file_is_kept(monkeypatch: pytest.MonkeyPatch) -
     app = SimpleNamespace(call_later=lambda call, *its: call(*its), post_message=lambda _: None)
     said: list[str] = []
     turns: Any = SimpleNamespace(
-        transcript=SimpleNamespace(app=app, say=lambda *its, **_: said.extend(its))
+        transcript=SimpleNamespace(app=app, tell=lambda *its, **_: said.extend(its))
     )
     jobs = PairJobs(turns, turns, ())
     jobs._remove("mine")

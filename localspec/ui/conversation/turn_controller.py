@@ -184,8 +184,7 @@ class TurnController:
             self.status.flash("there is no question yet")
         elif self.reserve():
             self._replaced = last = self._first_answer()
-            show = self.transcript
-            answer = show.go_on(()) if last is None else show.answer_again(last)
+            answer = self.transcript.answer_again(last)
             (node,) = self.record.begin(None, self._settings())
             answer.place = self.record.place(node)
             self._numbers[node] = self.engine.turn

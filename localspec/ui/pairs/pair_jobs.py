@@ -384,7 +384,7 @@ class PairJobs:
         """Say how the work ended where the user is now."""
         state = self.state
         if self._screen is None:
-            self.turns.transcript.say(f"{state.name}: {text}", remedy, error=failed)
+            self.turns.transcript.tell(f"{state.name}: {text}", remedy, error=failed)
         state.end((f"{'✗ ' if failed else ''}{text}", *remedy.splitlines()))
         if state.typed:
             if failed and self._screen is not None:

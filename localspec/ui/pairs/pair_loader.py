@@ -168,7 +168,7 @@ class PairLoader:
         if self.turns.engine.info is None:
             self._unsaid.append((text, remedy, error))
         else:
-            self.turns.transcript.say(text, remedy, error=error)
+            self.turns.transcript.tell(text, remedy, error=error)
 
     def trouble(self, error: Exception) -> None:
         """`tell` what went wrong."""

@@ -56,7 +56,7 @@ class PairManager(PairJobs):
             pair_pull.remember_wanted(None)  # it was fetched and opened by other means
         elif wanted is not None:
             self.offered = wanted
-            self.turns.transcript.say(*pair_messages.interrupted(wanted))
+            self.turns.transcript.tell(*pair_messages.interrupted(wanted))
         elif self._in_starter:
             self._reminds = True
             self._list_and(self._propose)
@@ -72,9 +72,9 @@ class PairManager(PairJobs):
             return
         waited, self._awaits_calm = self._awaits_calm, speed.disturbed
         if speed.advice is not None and not waited:
-            self.turns.transcript.say(f"first of all: {speed.advice[0]}", speed.advice[1])
+            self.turns.transcript.tell(f"first of all: {speed.advice[0]}", speed.advice[1])
         if self._awaits_calm and not waited:
-            self.turns.transcript.say(pair_messages.BUSY, unasked=not self._asks)
+            self.turns.transcript.say(pair_messages.BUSY, unasked=True)
         if not best:
             return
         self.offered = PullRequest(best[0].row.name)
@@ -120,7 +120,7 @@ class PairManager(PairJobs):
         if self._reminds and self._in_starter and known is not None and self._getting is None:
             self._reminds = False
             said = f"for this machine: {known.row.name}, {known.offer}"
-            self.turns.transcript.say(said, self._what_get_does())
+            self.turns.transcript.tell(said, self._what_get_does())
 
     def get(self, text: str = "") -> None:
         """Fetch a pair, by default the offered one, and change to it when it is here.
@@ -182,7 +182,7 @@ class PairManager(PairJobs):
             self._forget()
 
     def _say_answers(self, wanted: PullRequest) -> None:
-        self.turns.transcript.say(pair_messages.answers_now(wanted, self._known(wanted)))
+        self.turns.transcript.tell(pair_messages.answers_now(wanted, self._known(wanted)))
 
     def _forget(self) -> None:
         self._getting = self.offered = self._remembered = None
@@ -207,7 +207,7 @@ class PairManager(PairJobs):
             if (offer := plan.report.offer) is not None:
                 adds = f"/get {one_line(str(self._getting), 120)} --draft auto,{offer.kind}"
                 said = f"a head next to it: {describe.offer_line(offer)}"
-                self.turns.transcript.say(said, f"{adds} has both.")
+                self.turns.transcript.tell(said, f"{adds} has both.")
             self._fetching = plan.name
             self._pull(plan)
 

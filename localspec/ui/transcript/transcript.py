@@ -178,7 +178,7 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
         self._above = min(self._above, len(self.items))
         self._measure(0)
         self._add(Question(text, place, opened=self.thoughts_shown))
-        return self._add(self._new_answer((), self.tools))
+        return self.answer_again(None)
 
     def go_on(self, results: Iterable[tuple[Message, MessageVersion]]) -> Answer:
         """Show the results of calls, and return the item for the answer after them."""
@@ -216,17 +216,20 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
         if self._goes_on is None:
             self._sought = None
 
-    def answer_again(self, last: Answer) -> Answer:
-        """Put a fresh answer in place of the last one.
+    def answer_again(self, last: Answer | None) -> Answer:
+        """Put a fresh answer in place of the last one, if there is one; show the end.
 
         It grows at the end as any other, so its question moves below the later messages.
         """
-        self.screen.clear_selection()
-        first, index = self._with_question(last), self.items.index(last)
-        question, since = self.items[first:index], self.items[index + 1 :]
-        self.items[first:] = [*since, *question]
-        self._measure(first)
-        return self._add(self._new_answer((), self.tools))
+        if last is not None:
+            self.screen.clear_selection()
+            first, index = self._with_question(last), self.items.index(last)
+            question, since = self.items[first:index], self.items[index + 1 :]
+            self.items[first:] = [*since, *question]
+            self._measure(first)
+        answer = self._add(self._new_answer((), self.tools))
+        self._to_end()
+        return answer
 
     def put_back(self, fresh: Answer, old: Answer) -> None:
         """Put the old answer back in place of a fresh one that never began."""
@@ -257,10 +260,16 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
     def say(
         self, text: str, remedy: str = "", *, error: bool = False, unasked: bool = False
     ) -> None:
-        """Show a notice below everything else; one `unasked` for leaves the welcome in sight."""
-        self._add(Notice(text, remedy, error=error))
-        if unasked and isinstance(self.items[0], Welcome):
+        """`tell`, and show it; if it was `unasked` for, show only the welcome, if that is there."""
+        self.tell(text, remedy, error=error)
+        if not unasked:
+            self._to_end()
+        elif isinstance(self.items[0], Welcome):
             self.scroll_to(y=0, animate=False, immediate=True)
+
+    def tell(self, text: str, remedy: str = "", *, error: bool = False) -> None:
+        """Show a notice below everything else; a reader who has scrolled up stays there."""
+        self._add(Notice(text, remedy, error=error))
 
     def say_error(self, error: Exception) -> None:
         """Show what went wrong."""
@@ -315,7 +324,6 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
     def _add(self, item: AnyItem) -> AnyItem:
         self.items.append(item)
         self._measure(len(self.items) - 1)
-        self._to_end()
         return item
 
     def _grown(self, item: ConversationItem, changed: int = 0) -> None:
