@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
+from textual.actions import ActionParseResult
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.command import CommandPalette
 from textual.constants import DEFAULT_THEME
 from textual.containers import Horizontal, Vertical
+from textual.dom import DOMNode
 from textual.screen import ModalScreen, Screen
-from textual.widgets import Input
+from textual.widgets import Input, OptionList
 
 from localspec import formats
 from localspec.chat.events import PromptProgress
@@ -54,6 +57,7 @@ if TYPE_CHECKING:
     from localspec.ui.tools.tool_servers import ToolServers
 
 _AGAIN_WITHIN_S = 2.0
+_LIST_FROM = 5  # lines of a terminal in which a list has one
 _SENTENCE = 20  # characters that a sentence needs at least
 
 
@@ -367,6 +371,18 @@ class ChatApp(App[None], inherit_bindings=False):
         if action == "command" and isinstance(self.screen, ModalScreen):
             return parameters[0] in command_table.EVERYWHERE
         return super().check_action(action, parameters)
+
+    async def run_action(
+        self,
+        action: str | ActionParseResult,
+        default_namespace: DOMNode | None = None,
+        namespaces: Mapping[str, DOMNode] | None = None,
+    ) -> bool:
+        """Run an action, but move by no page in a list that has no line: Textual cannot."""
+        listed = isinstance(default_namespace, OptionList | CommandPalette)
+        if listed and self.size.height < _LIST_FROM and "page_" in str(action):
+            return True
+        return await super().run_action(action, default_namespace, namespaces)
 
     def action_command(self, name: str) -> None:
         """Run a command from a key or the palette; one that needs an argument is begun."""
