@@ -483,6 +483,19 @@ async def test_another_model_counts_what_is_typed_anew(monkeypatch: pytest.Monke
         await chat.until(lambda: prompt.border_subtitle == "9 tokens", "another count")
 
 
+async def test_escape_closes_the_list_before_it_stops_the_answer() -> None:
+    async with chatting(gate=Gate(is_open=False)) as chat:
+        await chat.send("a question")
+        await chat.until(lambda: chat.app.turns.busy, "the answer")
+        await chat.press(*"/th")
+        await chat.until(lambda: "/theme" in chat.screen(), "the list")
+        await chat.press("escape")
+        await chat.until(lambda: "/theme" not in chat.screen(), "no list")
+        assert chat.app.turns.phase is EnginePhase.ANSWERING
+        await chat.press("escape")
+        assert chat.app.turns.phase is EnginePhase.STOPPING
+
+
 async def test_a_file_and_code_that_begin_with_a_slash_are_sent(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("words\n", "utf-8")
     async with chatting() as chat:

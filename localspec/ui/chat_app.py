@@ -308,11 +308,13 @@ class ChatApp(App[None], inherit_bindings=False):
         self.transcript.page(pages)
 
     def action_stop(self) -> None:
-        """Stop loading, answering or editing; else close the list; pressed twice, empty the input.
+        """Close the list, else stop loading, answering or editing; pressed twice, empty the input.
 
         Messages that waited for the answer's end go back into the input.
         """
-        if self.turns.phase is EnginePhase.LOADING:
+        if self._completion.display:
+            self._completion.leave(self.prompt.text)
+        elif self.turns.phase is EnginePhase.LOADING:
             self.engine.stop_loading()
         elif self.turns.busy:
             self.turns.stop()
@@ -321,8 +323,6 @@ class ChatApp(App[None], inherit_bindings=False):
             self._sender.give_back()
         elif self.turns.editing is not None:
             self.turns.leave_edit()
-        elif self._completion.display:
-            self._completion.leave(self.prompt.text)
         elif self.prompt.text and self._again("Esc", "empty the input"):
             self.prompt.clear()
             self.status.flash("Ctrl+Z brings it back")

@@ -28,7 +28,7 @@ _OTHER_KEYS = (
     ("Ctrl+J, Alt+Enter", "break the line; Shift+Enter too, where the terminal tells it apart"),
     ("Up, Down", "what you sent before, from the first and last line"),
     ("Page Up, Down", "move the conversation"),
-    ("Esc", "stop the answer or loading, leave an edit, close a list; twice: empty the input"),
+    ("Esc", "close a list, else stop the answer or loading, leave an edit; twice: empty the input"),
     ("Ctrl+A", "select all that is typed"),
     ("Ctrl+Z, Ctrl+Y", "take back the last change; make it again"),
     ("Ctrl+C", "copy what is selected, else stop the answer; twice: quit"),
