@@ -13,6 +13,7 @@ from localspec.chat.events import Origin, RoundText, Span
 from localspec.ui.conversation.stream import SHORTEST, SPARE_SHORTEST, AnswerStream, FramePacer
 from localspec.ui.panel.dashboard import Dashboard
 from tests.fakes import rounds_of
+from tests.support.chat_pilot import Chat
 from tests.support.inline import inline
 from tests.support.scripted_session import Gate, ScriptedSession
 
@@ -105,12 +106,11 @@ def test_while_answers_are_measured_figures_are_drawn_with_the_text_alone(
         session = ScriptedSession(answers=["A few words."], gate=Gate(is_open=False))
         app = Answering(inline(lambda _progress, _cancel: session), 1, tmp_path / "found.json")
         async with app.run_test(size=(120, 40)) as pilot:
-            while not app.turns.busy:
-                await pilot.pause(0.01)
+            chat = Chat(app, pilot, session)
+            await chat.until(lambda: app.turns.busy, "the answer's beginning")
             await pilot.pause(0.3)
             session.gate.open()
-            while app.is_running and not (tmp_path / "found.json").exists():
-                await pilot.pause(0.01)
+            await chat.until((tmp_path / "found.json").exists, "the end")
         app.engine.shut_down()
         assert app.engine.join(10)
 
