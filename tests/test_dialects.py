@@ -21,8 +21,10 @@ from localspec.chat.dialects import AnswerReading, Call, Dialect, learn
 from localspec.chat.dialects.learning import dialect_store, learner
 from localspec.chat.dialects.learning.learner import learnt
 from localspec.chat.dialects.notations import muse
+from localspec.chat.dialects.notations.values import balanced
 from localspec.chat.dialects.shapes import HERMES as SHAPE
 from localspec.chat.dialects.shapes import AnswerMarks
+from localspec.chat.prompt.call_notation import call_object
 from localspec.chat.prompt.renderer import (
     RenderBudget,
     TemplateRenderer,
@@ -400,6 +402,65 @@ def test_a_long_value_without_its_closing_tag_is_read_in_little_time() -> None:
     (call,) = dialect_of("Qwen3-Coder").read(raw, [TOOL]).calls
     assert time.monotonic() - begun < 10  # milliseconds; minutes if each line break is tried
     assert call.arguments["command"].endswith("\nx")
+
+
+@pytest.mark.parametrize(
+    ("opening", "inner", "closing"),
+    [("[", "", "]"), ('{"name":', '"bash"', "}"), ('{"function":', "{}", "}")],
+)
+@pytest.mark.parametrize("levels", [65, 480, 900])
+def test_a_call_of_too_many_levels_is_text(
+    opening: str, inner: str, closing: str, levels: int
+) -> None:
+    raw = f"<tool_call>{opening * levels}{inner}{closing * levels}</tool_call>"
+    assert Dialect().read(raw, [TOOL]) == AnswerReading(None, raw)
+
+
+def test_quoted_code_is_passed_over_in_little_time() -> None:
+    """A call in JSON is searched for its end whenever text has come."""
+    call = json.dumps({"command": 1200 * 'value = compute("a", other)\n'})
+    begun = worked()
+    assert [balanced(call[:-1], 0) for _ in range(400)] == [-1] * 400
+    assert balanced(call, 0) == len(call)
+    assert worked() - begun < 1  # a tenth of a second; two if each letter is a step
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        ('{"a": "' + 200_000 * " " + 'x"}', {"a": 200_000 * " " + "x"}),
+        ('{"a": "' + 20_000 * '\\"' + 'x"}', {"a": 20_000 * '"' + "x"}),
+        ('{"a": 1, "b": [2' + 200_000 * " " + ', "', {"a": 1, "b": [2, ""]}),
+        ('{"a": 1, "b": [2, 3', {"a": 1, "b": [2, 3]}),
+        ('{"a": "one, two', {"a": "one, two"}),
+        ('{"a": 1, "b', {}),
+        *((f'{{"a": 1{end}', {"a": 1}) for end in (",", ' , "b"', ', "b" :', ', "b":  ')),
+    ],
+)
+def test_arguments_that_were_cut_off_are_closed_in_little_time(
+    text: str, known: dict[str, Any]
+) -> None:
+    begun = worked()
+    assert call_object(text) == known
+    assert worked() - begun < 2  # milliseconds; minutes if each blank begins a search
+
+
+def test_a_template_that_writes_thousands_of_signs_before_its_tags_is_learnt_in_time() -> None:
+    calls = "{% for c in m.tool_calls %}CALL{{ c.function.name }}" + 2000 * "!"
+    calls += "{{ c.function.arguments|tojson }}{% endfor %}"
+    begun = worked()
+    learn(f"{{% for m in messages %}}[{{{{ m.role }}}}]{calls}{{{{ m.content }}}}{{% endfor %}}")
+    assert worked() - begun < 5  # a fifth of a second; minutes if all ways to divide them are tried
+
+
+def test_a_thought_may_name_the_mark_that_began_it() -> None:
+    dialect = Dialect(True, AnswerMarks(thoughts=(("<think>", "</think>"),)))
+    reader = dialect.reader([])
+    list(reader.feed("<think>\nThe mark <think> opens one.\nSo be it.\n"))
+    assert "".join(one.text for one in reader.feed("</think>\n\nIt is 42, ")) == "It is 42,"  # type: ignore[union-attr]
+    inner = "<think>The marks are <think> and </think>.\nWell.\n</think>\nYes."
+    thought = "The marks are <think> and </think>.\nWell."
+    assert dialect.read(inner, []) == AnswerReading(thought, "Yes.")
 
 
 @needs_templates

@@ -7,8 +7,11 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
+from string import whitespace
 from typing import Any
 
+from localspec.chat.dialects.marks import skip_blanks
 from localspec.chat.dialects.reading.answer_parts import Underway
 from localspec.safe_text import encodable
 
@@ -26,7 +29,7 @@ _KINDS: dict[type, str] = {
 # By the quotes in use: matches quoted texts, unclosed quotes, and brackets.
 _WORDS_OF = {
     quotes: re.compile(
-        "|".join(rf"{one}(?>(?:[^{one}\\]|\\.)*){one}" for one in quotes)
+        "|".join(rf"{one}[^{one}\\]*+(?:\\.[^{one}\\]*+)*+{one}" for one in quotes)
         + rf"|[{quotes}{{}}()\[\]]",
         re.DOTALL,
     )
@@ -70,7 +73,8 @@ def json_at(text: str, at: int, *, final: bool) -> tuple[Any, int] | None:
     """The JSON value that begins at `at`, and where it ends.
 
     Control characters in strings, unescaped quotes and Python literals are accepted. Nan and
-    infinity are null. At the end of an answer, unclosed brackets count as closed.
+    infinity are null. At the end of an answer, unclosed brackets count as closed. A value of more
+    than 64 levels counts as none.
 
     Args:
         text: the text so far.
@@ -81,21 +85,22 @@ def json_at(text: str, at: int, *, final: bool) -> tuple[Any, int] | None:
         UnfinishedText: the value is incomplete, and more text may follow.
     """
     try:
-        return _LENIENT.raw_decode(text, at)
+        value, end = _LENIENT.raw_decode(text, at)
     except (ValueError, RecursionError):
-        pass
-    end = balanced(text, at)
-    if end < 0 and not final:
-        raise UnfinishedText
-    part = text[at:] if end < 0 else text[at:end]
-    for attempt in (part, _closed(part), _requoted(part), _closed(_requoted(part))):
-        try:
-            value, _ = _LENIENT.raw_decode(attempt)
-        except (ValueError, RecursionError):
-            continue
-        return value, len(text) if end < 0 else end
-    value = literal(part)
-    return None if value is NOTHING else (value, len(text) if end < 0 else end)
+        end = balanced(text, at)
+        if end < 0 and not final:
+            raise UnfinishedText from None
+        value = _lenient(text[at:] if end < 0 else text[at:end])
+        end = len(text) if end < 0 else end
+    return None if value is NOTHING or depth(value) > _DEEPEST else (value, end)
+
+
+def _lenient(text: str) -> Any:
+    """The value of a text that is almost JSON; `NOTHING` if it is not."""
+    for attempt in (text, _closed(text), _requoted(text), _closed(_requoted(text))):
+        with suppress(ValueError, RecursionError):
+            return _LENIENT.raw_decode(attempt)[0]
+    return literal(text)
 
 
 def repaired(text: str) -> Any:
@@ -103,12 +108,20 @@ def repaired(text: str) -> Any:
     at = len(text) - len(text.lstrip())
     if text[at : at + 1] not in ("{", "["):
         return None
-    whole = re.sub(r'[,\s]*(?:"(?:[^"\\]|\\.)*"\s*:?\s*)?\Z', "", text[at:])
-    for attempt in (text[at:], whole):
-        found = json_at(attempt, 0, final=True)
-        if found is not None:
-            return found[0]
-    return None
+    found = json_at(text, at, final=True) or json_at(_without_key(text), at, final=True)
+    return found and found[0]
+
+
+def _without_key(text: str) -> str:
+    """`text` without what no value follows at its end: a key, and the comma before it."""
+    end = text.rstrip().removesuffix(":").rstrip()
+    last = None
+    for last in _WORDS_OF['"'].finditer(end):
+        if last[0] == '"':  # an unclosed text
+            return text
+    if last and last[0][0] == '"' and last.end() == len(end):
+        end = end[: last.start()]
+    return end.rstrip(f",{whitespace}")
 
 
 def depth(value: object) -> int:
@@ -160,7 +173,8 @@ def _requoted(text: str) -> str:
     quoted = escaped = False
     for i, char in enumerate(text):
         if char == '"' and not escaped:
-            if quoted and text[i + 1 :].lstrip()[:1] not in ("", ",", ":", "}", "]"):
+            after = skip_blanks(text, i + 1)
+            if quoted and text[after : after + 1] not in ("", ",", ":", "}", "]"):
                 done.append("\\")
             else:
                 quoted = not quoted
