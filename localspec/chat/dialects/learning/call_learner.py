@@ -363,7 +363,8 @@ def _nested(one: str) -> CallShape | None:
     """Tags that are named after the arguments."""
     key, value = _KEYS[0], FIRST.arguments[_KEYS[0]]
     found = re.search(
-        rf"{_NAME}(?P<end>[^\w]*?)(?P<ns>[^\w\s]*[^\s]*?)<{key}>{value}(?P=ns)</{key}>", one
+        rf"{_NAME}(?P<end>\W{{0,60}}?)(?P<ns>[^\w\s]{{0,60}}\S{{0,60}}?)<{key}>{value}(?P=ns)</{key}>",
+        one,
     )
     if found is None:
         return None
