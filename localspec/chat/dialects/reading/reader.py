@@ -100,9 +100,9 @@ class MarkReader(PieceReader):
         return False
 
     def _close(self, *, final: bool) -> bool:
-        """Handle a closing mark: it closes an inner thought first, if one is open."""
+        """Handle a closing mark: within a line it closes an inner thought first, if one is open."""
         _, close = self._thought or ("", "")
-        if self._depth:
+        if self._depth and self._line.strip():
             if self._text.find(close, len(close)) >= 0:
                 self._depth -= 1
                 self._emit(ThoughtPiece, len(close))
