@@ -26,7 +26,7 @@ from localspec.ui.commands.command_table import COMMANDS
 from localspec.ui.input.prompt_area import InputHistory
 from localspec.ui.panel import drawing
 from localspec.ui.transcript.blocks import Block, CodeBlock, lay_out
-from localspec.ui.transcript.cutting import cut
+from localspec.ui.transcript.cutting import Cut, cut
 from localspec.ui.transcript.growing import STYLES, GrowingMarkdown, GrowingOrigins
 from localspec.ui.transcript.items import Answer, Question
 from localspec.ui.transcript.markdown_blocks import parse as parsed
@@ -217,6 +217,14 @@ def indented(lines: list[str], by: str) -> str:
         "- All of it:\n\n" + indented(_CODE, "    "),
         "```text\n" + "\n\n".join(_CODE) + "\n```\n",
         indented(_CODE, "    "),
+        "".join(f"- item {n}\n    - inner\n        - inmost\n" for n in range(300)),
+        "".join(f"1. item {n}\n   1. inner\n   1. of {n}\n" for n in range(300)),
+        "".join(f">- item {n}\n>  goes on\n" for n in range(300)),
+        "- - - inmost\n" + "".join(f"    - part {n}\n      goes on\n" for n in range(300)),
+        "*    All of it:\n\n" + "".join(f"     part {n} of it\n\n" for n in range(300)),
+        "-      code\n" + indented(_CODE, "       "),
+        "-\n  -\n    text\n" + "".join(f"  - part number {n}\n" for n in range(300)),
+        "- * * *\n" + "".join(f"  - part number {n}\n" for n in range(300)),
     ],
 )  # fmt: skip
 def test_what_is_cut_goes_on_in_the_same_list_quote_or_fence(text: str) -> None:
@@ -225,6 +233,18 @@ def test_what_is_cut_goes_on_in_the_same_list_quote_or_fence(text: str) -> None:
     for one, other in zip(shown_once, cut_up, strict=False):
         assert one == other
     assert len(shown_once) == len(cut_up)
+
+
+def test_every_part_of_a_table_that_is_cut_begins_with_its_head() -> None:
+    cells = [f"{n} │ a cell of it" for n in range(900)]
+    table = "".join(f"  | {cell.replace('│', '|')} |\n" for cell in cells)
+    lines = grown(f"- All of it:\n\n  | n | text |\n  |---|---|\n{table}- end\n")
+    rows = [re.sub(" +", " ", line).strip() for line in lines if "│" in line]
+    assert [row for row in rows if row != "n │ text"] == cells
+    heads = [n for n, line in enumerate(lines) if line.endswith("│ text")]
+    assert len(heads) > 3
+    assert all(set(lines[n + 1].strip()) == {*"─┼"} for n in heads)
+    assert lines[-1] == "• end"
 
 
 @pytest.mark.parametrize("more", range(28))
@@ -256,6 +276,26 @@ def test_a_block_that_opens_with_an_endless_line_gets_shorter_when_it_is_cut(tex
 def test_whatever_is_cut_gets_shorter(parts: list[str]) -> None:
     text = "".join(parts) + "y" * 4000
     assert len(cut(text)[1]) <= len(text) - 1900
+
+
+HOSTILE = {
+    "marks": "- " * 40 + "x " * 6000,
+    "lists": "".join("  " * n + "- a\n" for n in range(40)) + "x " * 6000,
+    "wide": "".join(" " * 17 * n + "   123456789.    a\n" for n in range(9)) + "x " * 6000,
+    "quotes": "> " * 40 + "x " * 6000,
+    "quoted": "> - " * 40 + "x " * 6000,
+    "head": f"| {'a' * 190} | b |\n|{'-' * 190}|---|\n" + "| x | y |\n" * 900,
+    "blanks": " " * 1000 + "x " * 6000,
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_what_opens_a_rest_again_is_short(kind: str) -> None:
+    text, numbers = HOSTILE[kind], Cut("", "", joined=False).numbers
+    while len(text) > 4000:
+        _, rest, _, numbers = cut(text, numbers)
+        assert len(rest) <= len(text) - 500
+        text = rest
 
 
 @pytest.mark.timed

@@ -48,7 +48,7 @@ class GrowingMarkdown:
         self._unfinished: list[TopLevelBlock] = []  # the blocks of the tail
         self._any = False
         self._joined = False  # whether the tail goes on with a block that was cut
-        self._unmarked: tuple[int, ...] = ()  # in these list items
+        self._numbers: Sequence[int] = ()  # of the list items that open it again
 
     def add(self, spans: Iterable[Span]) -> tuple[list[Block], list[Block]]:
         """Append text: blocks that have become final, and the new unfinished end.
@@ -72,19 +72,19 @@ class GrowingMarkdown:
         finished = self._unfinished[:-1]
         if finished:
             self._tail = "\n".join(self._tail.split("\n")[self._unfinished[-1].first_line :])
-            self._joined, self._unmarked = False, ()
+            self._joined, self._numbers = False, ()
         if len(self._tail) > LONGEST_TAIL:
-            head, rest, joined, unmarked = cut(self._tail, self._unmarked)
+            head, rest, joined, numbers = cut(self._tail, self._numbers)
             finished += self._parse(head)
-            self._tail, self._joined, self._unmarked = rest, joined, unmarked
+            self._tail, self._joined, self._numbers = rest, joined, numbers
         if finished:  # they may have kept the parser from links or tables
             self._unfinished = self._parse(self._tail)
         return finished
 
     def _parse(self, source: str) -> list[TopLevelBlock]:
-        found = parse(source, self._references)
+        found = parse(source, self._references, self._numbers)
         if found:
-            found[0] = replace(found[0], joined=self._joined, unmarked=self._unmarked)
+            found[0] = replace(found[0], joined=self._joined)
         return found
 
     def _spaced(self, block: TopLevelBlock, *, peek: bool = False) -> list[Block]:

@@ -83,28 +83,30 @@ class TopLevelBlock:
     Attributes:
         first_line: where it begins in the source.
         joined: whether it is the rest of a block, without an empty line before it.
-        unmarked: the widths of its first list items, which have no mark.
     """
 
     first_line: int
     tokens: Sequence[Token]
     joined: bool = False
-    unmarked: tuple[int, ...] = ()
 
     def blocks(self) -> list[Block]:
         """Its drawable blocks, made on request because colouring code takes most of the time."""
-        return _Builder(self.unmarked).build(self.tokens)
+        return _Builder().build(self.tokens)
 
 
-def parse(source: str, references: Mapping[str, Any] | None = None) -> list[TopLevelBlock]:
+def parse(
+    source: str, references: Mapping[str, Any] | None = None, numbers: Sequence[int] = ()
+) -> list[TopLevelBlock]:
     """The top-level blocks of `source`.
 
     Args:
         source: some thousand characters; for some texts the parser's time grows faster than their
             length.
         references: what `definitions` has found in the whole text.
+        numbers: of the first list items, which only open again what was cut and are not drawn.
     """
     tokens = _parser(*_too_slow(source)).parse(source, {"references": dict(references or {})})
+    _number(tokens, numbers)
     found: list[TopLevelBlock] = []
     start = 0
     for index, token in enumerate(tokens):
@@ -114,6 +116,18 @@ def parse(source: str, references: Mapping[str, Any] | None = None) -> list[TopL
             found.append(TopLevelBlock(first_line, group))
             start = index + 1
     return found
+
+
+def _number(tokens: Sequence[Token], given: Sequence[int]) -> None:
+    """Store in each list item its number, also in lists with bullets; hide those of `given`."""
+    left, following = list(given), dict[int, int]()
+    for token in tokens:
+        if token.type in ("bullet_list_open", "ordered_list_open"):
+            following[token.level + 1] = int(token.attrs.get("start", 1))
+        elif token.type == "list_item_open":
+            token.hidden = bool(left)
+            token.meta["number"] = left.pop(0) if left else following[token.level]
+            following[token.level] = token.meta["number"] + 1
 
 
 def code_blocks(text: str) -> list[str]:
@@ -154,13 +168,12 @@ class _Nesting:
 
 
 class _Builder:
-    """Turns the tokens of one top-level block into blocks; `unmarked` as in `TopLevelBlock`."""
+    """Turns the tokens of one top-level block into blocks."""
 
-    def __init__(self, unmarked: Sequence[int]) -> None:
-        self._unmarked = list(unmarked)
+    def __init__(self) -> None:
         self._blocks: list[Block] = []
         self._levels: list[_Nesting] = []
-        self._lists: list[int | None] = []  # the next number, None in a list with bullets
+        self._items = 0  # around the present block
         self._gap = False
         self._style = ""
         self._tight = False
@@ -200,34 +213,23 @@ class _Builder:
         )
         self._style, self._tight = "", False
 
-    def _on_bullet_list_open(self, token: Token) -> None:
-        self._lists.append(None)
-
-    def _on_ordered_list_open(self, token: Token) -> None:
-        self._lists.append(int(token.attrs.get("start", 1)))
-
     def _on_bullet_list_close(self, token: Token) -> None:
-        self._lists.pop()
-        self._gap = self._gap or not self._lists
+        self._gap = self._gap or not self._items
 
     _on_ordered_list_close = _on_bullet_list_close
 
     def _on_list_item_open(self, token: Token) -> None:
-        number = self._lists[-1]
-        if number is None:
-            marker = f"{_BULLETS[(len(self._lists) - 1) % len(_BULLETS)]} "
-        else:
-            marker = f"{number}. "
-            self._lists[-1] = number + 1
-        if self._unmarked:
-            marker = " " * self._unmarked.pop(0)
-        first = Content.styled(marker, "$text-primary")
-        self._levels.append(_Nesting(first, Content(" " * first.cell_length)))
+        bullet = _BULLETS[self._items % len(_BULLETS)]
+        marker = f"{token.meta['number']}." if token.info else bullet
+        first = Content.styled(f"{marker} ", "$text-primary")
+        self._levels.append(_Nesting(first, Content(" " * first.cell_length), used=token.hidden))
+        self._items += 1
 
     def _on_list_item_close(self, token: Token) -> None:
         if not self._levels[-1].used:  # an item without text
             self._emit(GAP, gap_after=False)
         self._levels.pop()
+        self._items -= 1
 
     def _on_blockquote_open(self, token: Token) -> None:
         bar = Content.styled("▌ ", "$primary 60%")
