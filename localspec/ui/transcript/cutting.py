@@ -60,8 +60,8 @@ def cut(text: str, numbers: Sequence[int] = ()) -> Cut:
         if not whole or leaf.type == "paragraph_open":
             rest = indentation + (rest.lstrip(" \t>") if whole else rest)
         if leaf.type == "fence" and len(leaf.markup) <= _LONGEST_FENCE:
-            language = re.split(r"[^\w+#.-]", leaf.info.strip(), maxsplit=1)[0]
-            opening[first] = place + leaf.markup + language[:_LONGEST_FENCE]
+            info = leaf.info.strip()[:_LONGEST_FENCE]
+            opening[first] = place + leaf.markup + re.split(r"[^\w+#.-]", info, maxsplit=1)[0]
             # A list would drop the empty lines at the end of a fence that is left open.
             head, joined = head.removesuffix("\n") + f"\n{indentation}{leaf.markup}\n", True
         elif leaf.type == "table_open" and starts[first + 2] - starts[first] <= _LONGEST_TABLE_HEAD:
