@@ -37,6 +37,18 @@ from tests.support.scripted_session import Gate
 ASKED = "Tell me a story about a dog."
 
 
+async def test_a_table_that_is_wider_than_its_side_keeps_a_line_for_each_row() -> None:
+    table = "| a | b | c |\n|--|--|--|\n| long text here | other | third |\n"
+    async with chatting(size=(40, 24), answers=[table, table]) as chat:
+        chat.app.prompt.insert("What is the sky?")
+        await chat.press("ctrl+b")
+        await chat.until(lambda: "the same" in chat.screen(), "both answers")
+        lines = chat.screen().split("\n")
+        head = next(at for at, line in enumerate(lines) if "a   │" in line)
+        assert "┼" in lines[head + 1]
+        assert "─" not in lines[head + 2]
+
+
 async def test_both_answers_stand_side_by_side_and_the_conversation_stays() -> None:
     answers = ["First.", "The sky is blue.", "The sky is grey."]
     async with chatting(size=(120, 30), answers=answers) as chat:
