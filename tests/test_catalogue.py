@@ -265,6 +265,8 @@ def test_split_files_come_whole() -> None:
 
 
 def test_defaults_fall_back() -> None:
+    quants = ["M-Q6_K.gguf", "m-Instruct-Q6_K.gguf", "A/M-Q8_0-00001-of-00002.gguf"]
+    assert repository_files.of_model(quants, "m.f16.gguf") == [quants[0], quants[2]]
     assert repository_files.choose(["m-Q8_0.gguf", "m-Q5_K.gguf"], references.parse("u/r")) == [
         "m-Q8_0.gguf"
     ]

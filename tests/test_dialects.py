@@ -461,6 +461,9 @@ def test_a_thought_may_name_the_mark_that_began_it() -> None:
     inner = "<think>The marks are <think> and </think>.\nWell.\n</think>\nYes."
     thought = "The marks are <think> and </think>.\nWell."
     assert dialect.read(inner, []) == AnswerReading(thought, "Yes.")
+    balanced_lines = "<think>A prompt:\n<think>\nfoo\n</think>\nand so on.\n</think>\nYes."
+    read = dialect.read(balanced_lines, [])
+    assert read == AnswerReading("A prompt:\n<think>\nfoo\n</think>\nand so on.", "Yes.")
 
 
 @needs_templates

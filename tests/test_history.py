@@ -214,6 +214,16 @@ def test_a_search_without_a_word_finds_its_signs(user: Callable[[], StoreUser], 
     assert hit.found == f"see {signs} here"
 
 
+def test_odd_letters_in_a_search_are_no_fault_and_move_no_extract(
+    user: Callable[[], StoreUser],
+) -> None:
+    one = user()
+    one.turn("first", f"{'heiß ' * 40}→ here")
+    assert one.titles("\ud83d") == []
+    hit = one.store_thread.ask(lambda s: s.listed("→")).result(10)[0]
+    assert hit.found.endswith("heiß → here")
+
+
 def test_a_search_takes_time_in_proportion_to_what_it_finds(path: Path) -> None:
     def steps(words: str) -> int:
         ticks: list[None] = []

@@ -59,7 +59,7 @@ from localspec.serve import answering
 from localspec.serve.access import AccessRules, digest
 from localspec.serve.core.replies import IncomingAnswer, timings
 from localspec.serve.core.request_tools import RequestTools
-from localspec.serve.core.requests import parsed, require_sendable
+from localspec.serve.core.requests import parsed, require_sendable, thoughts_of
 from localspec.serve.counters import EndpointCounters
 from localspec.serve.endpoint import Endpoint
 from localspec.serve.http_server import PatientProtocol
@@ -1153,3 +1153,9 @@ def test_the_line_counts_answers_and_the_metric_counts_replies() -> None:
         counters.replied(status)
     assert counters.line().startswith("1 answered")
     assert 'requests_total{status="200"} 2' in counters.prometheus()
+
+
+def test_a_protocols_effort_says_whether_and_how_much_to_think() -> None:
+    assert {thoughts_of(word) for word in (None, "")} == {(None, "")}
+    assert {thoughts_of(word) for word in ("none", "None", "off")} == {("off", "")}
+    assert thoughts_of("High") == ("on", "high")

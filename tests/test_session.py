@@ -228,15 +228,10 @@ def test_a_thought_is_no_summary() -> None:
 def test_a_summary_is_bound_by_nothing_that_binds_answers() -> None:
     session, engine = fake_session(HELLO, HELLO, HELLO)
     list(session.turn("hi", Cancel()))
-    tool = {"type": "function", "function": {"name": "look_up", "parameters": {}}}
-    session.offer([tool], [tool])
     session.settings = replace(session.settings, grammar='root ::= "x"', stop=("ell",))
     list(session.compact(Cancel()))
     assert engine.settings.constraint is None
-    assert "look_up" not in FakeModel().text(engine.prompts[-1])
     assert contents(session.messages) == [("user", RECALL), ("assistant", "hello")]
-    assert session._prompt.tools.offered == (tool,)
-    session.offer([], [])
     session.settings = replace(session.settings, grammar="")
     list(session.turn("more", Cancel()))
     assert session.messages[-1].content == "h"

@@ -163,7 +163,7 @@ async def test_a_frame_between_a_new_size_and_its_news_shows_what_was_there(
         assert "Some words." in chat.screen()
         monkeypatch.setattr(Transcript, "on_resize", lambda _self, _event: None)
         await chat.pilot.resize_terminal(60, 24)
-        assert chat.app.transcript.size.width == 60
+        await chat.until(lambda: chat.app.transcript.size.width == 60, "the new size")
         assert "Some words." in chat.screen()
 
 

@@ -412,6 +412,7 @@ def test_a_slash_begins_a_command_unless_it_begins_a_path_or_code() -> None:
         typed = as_typed(text, COMMANDS)
         assert typed == f"/{text}"
         assert message_text(typed, COMMANDS) == text
+    assert as_typed(" /help", COMMANDS) == "//help"  # the input takes blanks away
     for text in ("a", "", "/a/b", "//a\nb", "/* a"):
         assert as_typed(text, COMMANDS) == message_text(text, COMMANDS) == text
 

@@ -86,8 +86,8 @@ _FOUND_INSIDE = (
     f" WHERE {_ALL_INSIDE} GROUP BY conversation"
 )
 _EXTRACTS = (
-    f"SELECT number, substr(content, max(1, instr({_FOLDED('content')}, ?) - 12), 60)"  # noqa: S608
-    " FROM messages WHERE number IN (SELECT value FROM json_each(?))"
+    "SELECT number, extract(CAST(content AS BLOB), ?) FROM messages"
+    " WHERE number IN (SELECT value FROM json_each(?))"
 )
 
 
@@ -119,6 +119,7 @@ class Store:
         self._db = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
         self._db.text_factory = readable
         self._db.create_function("fold", 1, _fold, deterministic=True)
+        self._db.create_function("extract", 2, _extract, deterministic=True)
         self._path, self._file = path, path.stat()
         try:
             require_known(self._db)
@@ -292,8 +293,9 @@ class Store:
         part of the text, and so may signs if there is no word. Titles are searched too, for the
         words in this order.
         """
+        search = storable(search)
         words = [word for word in re.findall(r"\w+", search) if word.strip("_")]
-        terms = words or search.split()
+        terms = [*dict.fromkeys(words or search.split())]
         folded = [term.casefold() for term in terms]
         sought = begin = '"' + '" "'.join(terms) + '"*'
         hits, texts = _FOUND, _SNIPPETS
@@ -447,6 +449,13 @@ class Store:
 def _fold(raw: bytes | None) -> str:
     """A stored text without differences of case."""
     return text(raw).casefold()
+
+
+def _extract(raw: bytes | None, sought: str) -> str:
+    """A part of a stored text that begins shortly before what is sought, or with the text."""
+    content = text(raw)
+    folded = "".join(each.casefold()[:1] or each for each in content)  # as long as the text
+    return content[max(0, folded.find(sought) - 12) :][:60]
 
 
 def _told(row: Sequence[Any], wrong: set[str]) -> AnsweredQuestion:

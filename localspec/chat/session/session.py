@@ -278,8 +278,8 @@ class Session:
     def compact(self, cancel: Cancel) -> TurnEvents:
         """Have the model summarise the conversation; the summary replaces it.
 
-        The user's grammar and stop strings do not hold for it, and it may call no tools. If this is
-        stopped or fails, or there is no summary but a thought, nothing changes. Yields and raises
+        The user's grammar and stop strings do not hold for it. If this is stopped or fails, or
+        there is no summary but a thought or a call, nothing changes. Yields and raises
         as `turn` does; also a LocalspecError if there is nothing to summarise, or a limit cuts the
         summary.
         """

@@ -87,16 +87,16 @@ class Turns:
 
     def compact(self, cancel: Cancel) -> TurnEvents:
         """As `Session.compact`."""
-        before, window, tools = list(self.messages), self._prompt.window, self._prompt.tools
+        before, window = list(self.messages), self._prompt.window
         if not before:
             raise LocalspecError("there is nothing to sum up", "Ask something first.")
-        left_out, offered, tools.offered = window.left_out, tools.offered, ()
+        left_out = window.left_out
         asked = [*before, Message(Role.USER, SUMMARISE)]
         try:
             yield from self._answer(asked, cancel, grammar="", stop=())
             summary = self.messages[-1]
         finally:
-            self.messages[:], window.left_out, tools.offered = before, left_out, offered
+            self.messages[:], window.left_out = before, left_out
         if (limit := _LIMITS.get(summary.finish)) is not None:
             raise LocalspecError("the summary was cut", f"Raise {limit}.")
         said = self._template.dialect.said(summary.content).content or ""

@@ -69,16 +69,12 @@ def find(name: str) -> UnfinishedPull:
 
 def other_than(name: str, file: RemoteFile) -> str:
     """The pair whose pull has not ended and wants `file`, except `name`; empty without one."""
-    wanted = (file.repo, file.commit, file.name)
-    return next(
-        (
-            pair
-            for pair in names()
-            for each in find(pair).files
-            if pair != name and (each.repo, each.commit, each.name) == wanted
-        ),
-        "",
-    )
+
+    def identity(one: RemoteFile) -> tuple[str, ...]:
+        return (one.repo.lower(), one.commit, one.name)
+
+    others = (pair for pair in names() if pair != name)
+    return next((pair for pair in others if identity(file) in map(identity, find(pair).files)), "")
 
 
 def forget(name: str, files: Collection[RemoteFile]) -> None:

@@ -77,7 +77,10 @@ def repo_folder(repo: str) -> Path:
     if folder.is_dir():
         return folder
     wanted = folder.name.lower()
-    return next((each for each in repo_folders() if each.name.lower() == wanted), folder)
+    with contextlib.suppress(OSError), os.scandir(folder.parent) as entries:
+        alike = (each.name for each in entries if each.name.lower() == wanted)
+        return folder.with_name(next(alike, folder.name))
+    return folder
 
 
 def repo_folders() -> list[Path]:

@@ -115,7 +115,8 @@ def _without_quant(path: str) -> str:
     """A file's name without its quant and the number of its part, in small letters."""
     name = split_names(path)[0].rpartition("/")[2].lower()
     name = re.sub(r"-00001-of-\d{5}", "", name)
-    return name.replace(quant_of(name).lower() or "\0", "")
+    bare = name.removesuffix(".gguf").replace(quant_of(name).lower() or "\0", "")
+    return bare.strip("-._")
 
 
 def choose(files: Iterable[str], reference: Reference) -> list[str]:

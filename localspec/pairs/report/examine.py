@@ -334,7 +334,11 @@ def _with_quant(meant: Meaning, quant: str, retries: RetryPolicy) -> Reference:
     asked = with_quant(replace(repo, file=""), quant)
     if not repo.file:
         return asked
-    same = repository_files.of_model(hub.look_up(asked, retries).files, repo.file)
+    try:
+        there = hub.look_up(asked, retries).files
+    except HubOffline:
+        return asked  # a file on this disk, or the next look says that there is none
+    same = repository_files.of_model(there, repo.file)
     return replace(repo, file=repository_files.choose(same, asked)[0])
 
 

@@ -263,6 +263,14 @@ class ConversationRequest:
         return known.variables(self.reasoning or own.reasoning, effort or own.reasoning_effort)
 
 
+def thoughts_of(effort: str | None) -> tuple[Literal["on", "off"] | None, str]:
+    """Whether a protocol's effort asks for thoughts, and for how much; None and empty: neither."""
+    word = (effort or "").lower()
+    if word in ("none", "off"):
+        return "off", ""
+    return ("on", word) if word else (None, "")
+
+
 def format_rule(schema: Mapping[str, Any], place: str) -> str:
     """The grammar rule of JSON that conforms to a schema.
 

@@ -16,7 +16,14 @@ from localspec.serve.core.replies import (
     IncomingAnswer,
 )
 from localspec.serve.core.request_tools import FunctionTool, NamedFunction, ToolChoice
-from localspec.serve.core.requests import MOST_TOOLS, ConversationRequest, Count, Top, format_rule
+from localspec.serve.core.requests import (
+    MOST_TOOLS,
+    ConversationRequest,
+    Count,
+    Top,
+    format_rule,
+    thoughts_of,
+)
 from localspec.serve.core.schemas import require_shallow
 from localspec.serve.core.told_messages import ToldCall, ToldMessage
 from localspec.serve.protocols.completion_writer import CompletionWriter
@@ -210,7 +217,8 @@ class ChatRequest(ProtocolRequest):
         Raises:
             Refusal: the request is invalid.
         """
-        effort, limit = self.reasoning_effort, self.max_completion_tokens
+        limit = self.max_completion_tokens
+        reasoning, effort = thoughts_of(self.reasoning_effort)
         variables = self.chat_template_kwargs or {}
         require_shallow(variables, "chat_template_kwargs")
         return ConversationRequest(
@@ -221,8 +229,8 @@ class ChatRequest(ProtocolRequest):
             choice=self._choice(),
             parallel=self.parallel_tool_calls is not False,
             format_rule="" if self.response_format is None else self.response_format.rule,
-            reasoning=None if effort is None else "off" if effort == "none" else "on",
-            effort=effort if effort and effort != "none" else "",
+            reasoning=reasoning,
+            effort=effort,
             budget=self.reasoning_budget,
             variables={k: value for k, value in variables.items() if value is not None},
             top_logprobs=(self.top_logprobs or 0) if self.logprobs else None,

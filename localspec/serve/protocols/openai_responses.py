@@ -24,6 +24,7 @@ from localspec.serve.core.requests import (
     Count,
     converted,
     format_rule,
+    thoughts_of,
 )
 from localspec.serve.core.told_messages import ToldCall, ToldMessage
 from localspec.serve.protocols.free_text import as_arguments, input_of
@@ -158,7 +159,7 @@ class ResponsesRequest(ProtocolRequest):
                 said = f"{name} is not supported: responses are not stored, send the whole input"
                 raise Refusal(400, said, code="unsupported_parameter", param=name)
         offered = OfferedTools.of(self.tools or ())
-        effort = self.reasoning.effort if self.reasoning else None
+        reasoning, effort = thoughts_of(self.reasoning.effort if self.reasoning else None)
         return ConversationRequest(
             self,
             self._messages(offered),
@@ -167,8 +168,8 @@ class ResponsesRequest(ProtocolRequest):
             choice=offered.choice(self.tool_choice),
             parallel=self.parallel_tool_calls is not False,
             format_rule=self.text.rule if self.text else "",
-            reasoning=None if effort is None else "off" if effort == "none" else "on",
-            effort=effort if effort and effort != "none" else "",
+            reasoning=reasoning,
+            effort=effort,
             schema_place="tools.{name}.parameters",
         )
 

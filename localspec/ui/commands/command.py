@@ -113,8 +113,9 @@ def message_text(text: str, commands: Sequence[AnyCommand]) -> str:
 
 def as_typed(message: str, commands: Sequence[AnyCommand]) -> str:
     """A message as the user would type it: a slash is doubled where a command would begin."""
-    begins = message.startswith("/") and _like_command(message, commands)
-    return f"/{message}" if begins else message
+    text = message.strip()  # as it is read when it is entered
+    begins = text.startswith("/") and _like_command(text, commands)
+    return f"/{text}" if begins else message
 
 
 def _like_command(text: str, commands: Sequence[AnyCommand]) -> bool:

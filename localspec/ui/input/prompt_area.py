@@ -123,9 +123,9 @@ class PromptArea(TextArea):
     @property
     def entered(self) -> str:
         """What is sent: the text without blanks around it; code keeps those of its first line."""
-        text = self.text.strip()
-        command = parse(text, self._completion.commands) is not None
-        return text if command else _EMPTY_LINES.sub("", self.text).rstrip()
+        text, commands = self.text.strip(), self._completion.commands
+        like_command = parse(text, commands) or message_text(text, commands) != text
+        return text if like_command else _EMPTY_LINES.sub("", self.text).rstrip()
 
     @property
     def message(self) -> str:

@@ -8,7 +8,6 @@ import math
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from string import whitespace
 from typing import Any
 
 from localspec.chat.dialects.marks import skip_blanks
@@ -114,14 +113,24 @@ def repaired(text: str) -> Any:
 
 def _without_key(text: str) -> str:
     """`text` without what no value follows at its end: a key, and the comma before it."""
-    end = text.rstrip().removesuffix(":").rstrip()
-    last = None
-    for last in _WORDS_OF['"'].finditer(end):
-        if last[0] == '"':  # an unclosed text
-            return text
-    if last and last[0][0] == '"' and last.end() == len(end):
-        end = end[: last.start()]
-    return end.rstrip(f",{whitespace}")
+    end, key = len(text.rstrip()), text.rstrip().removesuffix(":").rstrip()
+    if key.endswith('"') and not _is_escaped(key, len(key) - 1):
+        at = before = key.rfind('"', 0, len(key) - 1)
+        while before > 0 and _is_escaped(key, before):
+            before = key.rfind('"', 0, before)
+            at = before if before >= 0 else at
+        end = at if at >= 0 else end
+    while end and (text[end - 1] == "," or text[end - 1].isspace()):
+        end -= 1
+    return text[:end]
+
+
+def _is_escaped(text: str, at: int) -> bool:
+    """Whether an odd number of backslashes stands before `at`."""
+    begun = at
+    while begun and text[begun - 1] == "\\":
+        begun -= 1
+    return (at - begun) % 2 == 1
 
 
 def depth(value: object) -> int:

@@ -46,7 +46,7 @@ class MarkReader(PieceReader):
         self._line = ""  # the text before this position on the same line
         self._fresh = True  # this part is only white space so far
         self._called = False  # this part follows a call
-        self._depth = 0
+        self._inner: list[bool] = []  # thoughts that seem open in this one; named within a line?
         self._thought = next(
             (pair for pair in marks.thoughts if pair[0] and prompt.rstrip().endswith(pair[0])), None
         )
@@ -89,7 +89,8 @@ class MarkReader(PieceReader):
         if code is None:
             return False
         if code or mark == begin:
-            self._depth += not code
+            if not code:
+                self._inner.append(bool(self._line.strip()))
             self._emit(ThoughtPiece, len(mark))
             return True
         if mark == close:
@@ -100,11 +101,16 @@ class MarkReader(PieceReader):
         return False
 
     def _close(self, *, final: bool) -> bool:
-        """Handle a closing mark: within a line it closes an inner thought first, if one is open."""
+        """Handle a closing mark: it closes an inner thought first, if one is open.
+
+        On a new line it closes none whose mark was only named within a line.
+        """
         _, close = self._thought or ("", "")
-        if self._depth and self._line.strip():
+        while self._inner and self._inner[-1] and not self._line.strip():
+            self._inner.pop()
+        if self._inner:
             if self._text.find(close, len(close)) >= 0:
-                self._depth -= 1
+                self._inner.pop()
                 self._emit(ThoughtPiece, len(close))
                 return True
             if not final:
@@ -216,7 +222,7 @@ class MarkReader(PieceReader):
         for pair in marks.thoughts:
             if text.startswith(pair[0]) and pair[0]:
                 self._take(len(pair[0]))
-                self._thought, self._fresh, self._depth = pair, True, 0
+                self._thought, self._fresh, self._inner = pair, True, []
                 self._out.append(ThoughtPiece(""))
                 return True
         dropped = [*marks.content, *marks.fillers, *(close for _, close in marks.thoughts)]
@@ -340,6 +346,6 @@ class MarkReader(PieceReader):
         self._text = self._text[n:]
 
     def _begin_content(self, *, called: bool = False) -> None:
-        self._thought, self._fresh, self._called, self._depth = None, True, called, 0
+        self._thought, self._fresh, self._called, self._inner = None, True, called, []
         self._line = ""
         self._out.append(ContentPiece(""))
