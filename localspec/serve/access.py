@@ -19,9 +19,9 @@ LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 _OPEN = ("/health", "/v1/health")  # health checks need no key
 _BODY_S = 30.0
 _BODY_BYTES = 8 << 20
-# Nothing else may follow: a URL made from the header must not change the request's path.
 _ORIGIN = re.compile(r"(\*|null|file://|[a-z][a-z0-9+.-]*://[^/?#@\s]*[^/?#@\s:])/?")
 _OWN_PORTS = (("http://", ":80"), ("https://", ":443"))
+# Nothing else may follow: a URL made from the header must not change the request's path.
 _HOST = re.compile(r"(?:\[([0-9A-Za-z:.%]+)\]|([\w.-]+))(?::[0-9]*)?")
 
 
