@@ -123,6 +123,12 @@ def test_an_answer_that_drafted_is_never_said_not_to_have_drafted() -> None:
         assert not re.search("not drafting|is off|nothing was drafted", benefit(now))
 
 
+def test_no_more_tokens_are_said_to_be_copied_than_there_are() -> None:
+    """What was accepted after the end of the answer counts as accepted."""
+    ended = replace(LONG, generated=266, drafted=275, accepted=275, drafters=((LOOKUP, 275, 275),))
+    assert benefit(ended) == "copied 266 of 266 tokens"
+
+
 def test_a_draft_of_a_model_is_guessed_and_kept() -> None:
     model = replace(LONG, drafters=(("draft", 36, 18),), drafted=36, accepted=18)
     assert benefit(model) == "guessed 36, kept 18"

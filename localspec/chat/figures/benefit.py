@@ -177,7 +177,8 @@ def kept(
     if not drafted:
         return _NOTHING
     if {name for name, *_ in drafters} == {LOOKUP}:
-        return f"copied {formats.count(accepted)} of {formats.count(generated)} tokens"
+        copied = min(accepted, generated)  # what was accepted after the answer's end is not in it
+        return f"copied {formats.count(copied)} of {formats.count(generated)} tokens"
     return guessed(drafted, accepted)
 
 
