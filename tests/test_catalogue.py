@@ -793,7 +793,7 @@ def test_rm_of_all_clears_unfinished_pulls_but_one_that_runs(hub_world: World) -
 
 def test_rm_forgets_damaged_records(hub_world: World) -> None:
     installed.save(PAIR)
-    for name in ("mine", "lookup"):  # the other is no name for a new pair
+    for name in ("mine", "lookup"):  # a new pair cannot be called the other
         (installed.folder() / f"{name}.json").write_text("{")
         assert f"record of {name} is damaged" in hub_world.run("list").err
         assert hub_world.run("rm", name).code == 0

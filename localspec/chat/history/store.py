@@ -290,8 +290,8 @@ class Store:
         """Conversations, latest first: all, or those that contain every word of `search`.
 
         The last word may be a prefix; in scripts without spaces between words, a word may be any
-        part of the text, and so may signs if there is no word. Titles are searched too, for the
-        words in this order.
+        part of the text; without any word, its signs are sought. Titles are searched too, for
+        the words in this order.
         """
         search = storable(search)
         words = [word for word in re.findall(r"\w+", search) if word.strip("_")]

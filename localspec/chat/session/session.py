@@ -278,9 +278,9 @@ class Session:
     def compact(self, cancel: Cancel) -> TurnEvents:
         """Have the model summarise the conversation; the summary replaces it.
 
-        The user's grammar and stop strings do not hold for it. If this is stopped or fails, or
-        there is no summary but a thought or a call, nothing changes. Yields and raises
-        as `turn` does; also a LocalspecError if there is nothing to summarise, or a limit cuts the
+        The user's grammar and stop strings do not hold for it. If this is stopped or fails, or the
+        model writes only a thought or a call, nothing changes. Yields and raises as
+        `turn` does; also a LocalspecError if there is nothing to summarise, or a limit cuts the
         summary.
         """
         return self._guard.turn(self._turns.compact(cancel), cancel)

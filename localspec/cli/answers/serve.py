@@ -140,7 +140,7 @@ def _rules(
     """Who may ask at this address.
 
     Raises:
-        UsageError: others can reach it, and there is no key; or a name or an origin is none.
+        UsageError: others can reach it without a key; or no request can match a name or an origin.
     """
     from localspec.serve import access  # noqa: PLC0415 - it needs the extra
 

@@ -177,7 +177,7 @@ def damaged() -> list[str]:
 def _records() -> Iterator[tuple[str, InstalledPair | None]]:
     """Yield every name with its pair, or None if the record is damaged.
 
-    A file whose name is no pair's is not one of localspec's.
+    A file that is not named after a pair is skipped.
     """
     try:
         paths = sorted(path for path in folder().glob("*.json") if _NAME.fullmatch(path.stem))
