@@ -381,6 +381,58 @@ async def test_a_conversation_is_opened_though_the_models_were_unloaded(archive:
         assert "▌ one" in chat.transcript()
 
 
+@pytest.mark.parametrize("entered", [True, False])
+async def test_what_is_typed_while_the_models_come_back_belongs_to_the_chosen_conversation(
+    archive: Path, entered: bool
+) -> None:
+    session, there = ScriptedSession(), threading.Event()
+    there.set()
+
+    def load(*_: object) -> ScriptedSession:
+        assert there.wait(30)
+        return session
+
+    app = ChatApp(inline(load), archive=archive)
+    async with app.run_test(size=(100, 30)) as pilot:
+        chat = Chat(app, pilot, session)
+        await chat.until(lambda: app.session is not None and app.library.restored, "loading")
+        await chat.ask("one")
+        await chat.send("/clear")
+        await chat.until(lambda: "▌ one" not in chat.transcript() and chat.ready())
+        await chat.send("/unload")
+        await chat.until(lambda: app.turns.phase is EnginePhase.ASLEEP, "the unloading")
+        there.clear()
+        await history(chat)
+        await chat.until(lambda: "▸ one" in chat.screen())
+        await chat.press("enter")
+        await chat.until(lambda: app.turns.phase is EnginePhase.LOADING, "the loading")
+        app.prompt.insert("two")
+        if entered:
+            await chat.press("enter")
+        there.set()
+        await chat.until(lambda: "▌ one" in chat.transcript() and chat.ready(), "the conversation")
+        if not entered:
+            await chat.until(lambda: app.library.restored and not app.library._unread)
+            assert app.prompt.text == "two"
+            await chat.press("enter")
+        await chat.until(lambda: len(session.messages) == 4 and chat.ready(), "the answer")
+        assert [one.content for one in session.messages][::2] == ["one", "two"]
+        assert app.prompt.text == ""
+    assert app.engine.join(10)
+    assert app.library.shut_down()
+
+
+async def test_a_message_entered_just_before_a_change_begins_is_sent_after_it() -> None:
+    async with chatting() as chat:
+        await chat.ask("one")
+        assert chat.app._sender.enter("two", command=False)
+        chat.app.library.begin_new()  # before the message is sent, which takes a turn of the loop
+        assert chat.app.turns.phase is EnginePhase.CHANGING
+        await chat.until(lambda: len(chat.session.messages) == 2 and chat.ready(), "the answer")
+        await chat.until(lambda: [m.content for m in chat.session.messages][::2] == ["two"])
+        assert chat.app.prompt.text == ""
+
+
 async def test_a_conversation_that_cannot_be_sent_leaves_the_engine_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

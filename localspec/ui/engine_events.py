@@ -126,7 +126,7 @@ class EngineEvents:
         if error is not None:
             self._leave_comparison()
         self.app.turns.changed(_raised(error))
-        self.sender.answered()
+        (self.sender.answered if error is None else self.sender.give_back)()
 
     def _leave_comparison(self) -> None:
         """Close a screen that waits for the lost engine: it would hide the message about that."""

@@ -275,7 +275,8 @@ def _open(app: CommandContext, chosen: str | None) -> None:
     if not chosen:
         return
     if app.turns.phase in GONE:
-        app.pair_loader.reload(partial(app.library.open, chosen))
+        app.library.open_once_loaded(chosen)
+        app.pair_loader.reload()
     else:
         app.library.open(chosen)
 

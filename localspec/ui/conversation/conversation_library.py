@@ -235,6 +235,11 @@ class ConversationLibrary:
             self._leave(conversation)
             self.work(self._go_to(conversation))
 
+    def open_once_loaded(self, conversation: str) -> None:
+        """`open` once a model is there; what is typed from now on belongs to the conversation."""
+        self._leave(conversation)
+        self.resume, self._due = conversation, True
+
     async def _go_to(self, conversation: str, *, named: bool = False) -> None:
         self._opening = True
         await self._told(self._open(conversation, named=named))

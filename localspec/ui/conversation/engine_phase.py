@@ -43,6 +43,7 @@ class EnginePhase(Enum):
 ANY_TIME = frozenset(EnginePhase)
 IDLE = frozenset({EnginePhase.READY})
 ANSWER = frozenset({EnginePhase.ANSWERING, EnginePhase.CALLING, EnginePhase.STOPPING})
+PASSING = ANSWER | {EnginePhase.LOADING, EnginePhase.CHANGING}  # a message waits for their end
 LOADED = IDLE | ANSWER  # a change may bring other settings, which would replace newer ones
 GONE = frozenset({EnginePhase.DEAD, EnginePhase.ASLEEP})  # Enter loads the models again
 LOADABLE = IDLE | GONE | {EnginePhase.UNUSABLE}

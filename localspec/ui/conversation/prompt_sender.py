@@ -11,7 +11,7 @@ from localspec.ui.commands import command_table
 from localspec.ui.commands.command import message_text, parse
 from localspec.ui.commands.command_context import CommandContext
 from localspec.ui.commands.command_table import COMMANDS
-from localspec.ui.conversation.engine_phase import GONE, EnginePhase
+from localspec.ui.conversation.engine_phase import GONE, PASSING, EnginePhase
 from localspec.ui.input import extracts
 from localspec.ui.transcript.items import PROMPTS
 
@@ -22,7 +22,7 @@ class PromptSender:
 
     Attributes:
         waiting: messages for when the models are loaded, the conversation is open, and the last
-            answer has ended.
+            answer or change has ended.
     """
 
     app: CommandContext
@@ -115,7 +115,7 @@ class PromptSender:
             self._doubted = text
             self.app.status.flash(f"there is no file {missing}: Enter sends the word as it is")
             prompt.put_back(text)
-        elif turns.busy or turns.phase is EnginePhase.LOADING or not self.app.library.restored:
+        elif turns.phase in PASSING or not self.app.library.restored:
             self.waiting.append(text)
             self.keep()
             self.app.show_phase()
