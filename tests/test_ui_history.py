@@ -381,15 +381,18 @@ async def test_a_conversation_is_opened_though_the_models_were_unloaded(archive:
         assert "▌ one" in chat.transcript()
 
 
-@pytest.mark.parametrize("entered", [True, False])
-async def test_what_is_typed_while_the_models_come_back_belongs_to_the_chosen_conversation(
-    archive: Path, entered: bool
-) -> None:
+@asynccontextmanager
+async def choosing_asleep(archive: Path) -> AsyncIterator[tuple[Chat, threading.Event]]:
+    """A chat whose models were unloaded, and the stored conversation "one" was chosen then.
+
+    The models are loaded until the event is set.
+    """
     session, there = ScriptedSession(), threading.Event()
     there.set()
 
-    def load(*_: object) -> ScriptedSession:
-        assert there.wait(30)
+    def load(_: object, cancel: Cancel) -> ScriptedSession:
+        while not there.wait(0.01):
+            cancel.check()
         return session
 
     app = ChatApp(inline(load), archive=archive)
@@ -406,20 +409,43 @@ async def test_what_is_typed_while_the_models_come_back_belongs_to_the_chosen_co
         await chat.until(lambda: "▸ one" in chat.screen())
         await chat.press("enter")
         await chat.until(lambda: app.turns.phase is EnginePhase.LOADING, "the loading")
-        app.prompt.insert("two")
+        yield chat, there
+    assert app.engine.join(10)
+    assert app.library.shut_down()
+
+
+@pytest.mark.parametrize("entered", [True, False])
+async def test_what_is_typed_while_the_models_come_back_belongs_to_the_chosen_conversation(
+    archive: Path, entered: bool
+) -> None:
+    async with choosing_asleep(archive) as (chat, there):
+        chat.app.prompt.insert("two")
         if entered:
             await chat.press("enter")
         there.set()
         await chat.until(lambda: "▌ one" in chat.transcript() and chat.ready(), "the conversation")
         if not entered:
-            await chat.until(lambda: app.library.restored and not app.library._unread)
-            assert app.prompt.text == "two"
+            await chat.until(lambda: chat.app.library.restored and not chat.app.library._unread)
+            assert chat.app.prompt.text == "two"
             await chat.press("enter")
-        await chat.until(lambda: len(session.messages) == 4 and chat.ready(), "the answer")
-        assert [one.content for one in session.messages][::2] == ["one", "two"]
-        assert app.prompt.text == ""
-    assert app.engine.join(10)
-    assert app.library.shut_down()
+        await chat.until(lambda: len(chat.session.messages) == 4 and chat.ready(), "the answer")
+        assert [one.content for one in chat.session.messages][::2] == ["one", "two"]
+        assert chat.app.prompt.text == ""
+
+
+async def test_a_chosen_conversation_is_opened_by_the_next_load_if_this_one_is_stopped(
+    archive: Path,
+) -> None:
+    async with choosing_asleep(archive) as (chat, there):
+        await chat.send("two")
+        await chat.press("escape")
+        await chat.until(lambda: chat.app.turns.phase is EnginePhase.ASLEEP, "the end of loading")
+        assert chat.app.prompt.text == "two"
+        there.set()
+        await chat.press("enter")
+        await chat.until(lambda: len(chat.session.messages) == 4 and chat.ready(), "the answer")
+        assert [one.content for one in chat.session.messages][::2] == ["one", "two"]
+        assert "▌ one" in chat.transcript()
 
 
 async def test_a_message_entered_just_before_a_change_begins_is_sent_after_it() -> None:
