@@ -32,6 +32,9 @@ LARGEST_FILE: Final = 1 << 50
 CACHE_TYPES: Final = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 """What llama.cpp accepts for `--cache-type-k` and `--cache-type-v`."""
 
+UNQUANTISED: Final = ("f32", "f16", "bf16")
+"""The types of cached values that work without flash attention."""
+
 SPLIT_MODES: Final = ("none", "layer", "row", "tensor")
 """What llama.cpp accepts for `--split-mode`, in the order of its `enum llama_split_mode`."""
 

@@ -637,6 +637,11 @@ def test_quantised_values_need_flash_attention() -> None:
         loaded(cache_type_v="q8_0", flash_attn="off")
 
 
+def test_all_experts_and_some_are_not_asked_for_together() -> None:
+    with pytest.raises(UsageError, match="--cpu-moe and --n-cpu-moe"):
+        loaded(cpu_moe=True, n_cpu_moe=0)
+
+
 def test_the_command_line_takes_llama_cpps_names() -> None:
     seen: list[LoadRequest] = []
 

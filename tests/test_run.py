@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from localspec.chat.events import Origin, PromptProgress, RoundText, Span
 from localspec.chat.figures.slowness import SlownessCheck
@@ -23,9 +24,10 @@ from localspec.chat.session.session import Session
 from localspec.cli import main
 from localspec.cli.answers.answer_output import _stream, print_answer
 from localspec.cli.standard_streams import ProgressLine, read_prompt
+from localspec.cli.subcommands import cli
 from localspec.engine.cancel import Cancel
 from localspec.engine.record.stats import FinishReason
-from localspec.errors import Cancelled, OutOfMemory
+from localspec.errors import Cancelled, NotOnHub, OutOfMemory
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.pairs.memory.placement import LARGEST_CTX, PROGRAM
@@ -59,6 +61,12 @@ def test_at_a_terminal_it_says_how_the_prompt_ends_and_where_a_conversation_is(
     said = capsys.readouterr().err
     assert "end it with Ctrl+D" in said
     assert "For a conversation: localspec chat\n" in said
+
+
+def test_a_word_that_names_no_pair_is_refused_before_its_prompt_is_typed() -> None:
+    done = CliRunner().invoke(cli, ["run", "hallo"], input="What is this?")
+    assert isinstance(done.exception, NotOnHub)
+    assert 'To ask: localspec run -p "hallo"' in done.exception.remedy
 
 
 @dataclass
@@ -500,7 +508,7 @@ def test_a_model_without_a_template_warns_and_answers(run: Run, tmp_path: Path) 
 
 @pytest.mark.slow
 def test_standard_input_is_the_prompt_without_p_and_with_a_dash() -> None:
-    for arguments in ([], ["-p", "-"]):
+    for arguments in ([], ["-"], ["-p", "-"]):
         how = (*arguments, "-n", "4", "--temp", "0", "--json")
         running = process("toy", *how, stdin=subprocess.PIPE)
         document = finished(running, f"{STORY}\n".encode()).document

@@ -115,6 +115,45 @@ def test_what_is_typed_comes_before_what_it_excludes_in_the_file(
     assert share in str(compared.exception)  # there is none; what the settings file says is dropped
 
 
+@pytest.mark.parametrize(
+    ("written", "typed", "kept"),
+    [
+        ("lossy = 0.5", ("--accept", "token"), {"accept": "token", "lossy": None}),
+        ('accept = "token"', ("--lossy", "0.5"), {"accept": None, "lossy": 0.5}),
+        ("cpu-moe = true", ("--n-cpu-moe", "4"), {"cpu_moe": False, "n_cpu_moe": 4}),
+        ('flash-attn = "off"', ("--exact",), {"exact": True, "flash_attn": "auto"}),
+        ("exact = true", ("--flash-attn", "off"), {"exact": None, "flash_attn": "off"}),
+        ("exact = true", ("--flash-attn", "on"), {"exact": True, "flash_attn": "on"}),
+        ('cache-type-v = "q8_0"', ("-fa", "off"), {"cache_type_v": None, "flash_attn": "off"}),
+        ('flash-attn = "off"', ("-ctv", "f32"), {"cache_type_v": "f32", "flash_attn": "off"}),
+        ('split-mode = "tensor"', ("-fa", "off"), {"split_mode": "layer", "flash_attn": "off"}),
+    ],
+)
+def test_what_is_typed_comes_before_shared_settings_that_it_excludes(
+    config: Path,
+    seen: list[LoadRequest],
+    written: str,
+    typed: tuple[str, ...],
+    kept: dict[str, Any],
+) -> None:
+    config.write_text(written)
+    run(*typed)
+    assert {name: getattr(seen[0], name) for name in kept} == kept
+
+
+def test_an_allowed_tool_in_the_file_waits_for_a_server(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config.write_text('[run]\nallow-tool = ["read"]')
+    empty = CliRunner().invoke(cli, ["run", "-p", " "])
+    assert "the prompt is empty" in str(empty.exception)
+    monkeypatch.setattr("localspec.process.engine_client.JobClient", lambda: None)
+    asked = CliRunner().invoke(cli, ["run", "-p", "hi"])
+    assert "--allow-tool" not in asked.output
+    refused = CliRunner().invoke(cli, ["run", "-p", "hi", "--allow-tool", "read"])
+    assert "--allow-tool needs a server" in refused.output
+
+
 def test_what_is_wrong_is_told_with_its_line_and_what_is_allowed_and_nothing_stops(
     config: Path, seen: list[LoadRequest]
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from localspec.cli import option_types as types
 from localspec.engine.round.params import CHAIN, Accept, SamplingOption
 from localspec.errors import UsageError
-from localspec.limits import CACHE_TYPES, FLASH_ATTENTION, SPLIT_MODES
+from localspec.limits import CACHE_TYPES, FLASH_ATTENTION, SPLIT_MODES, UNQUANTISED
 from localspec.loading.load_request import LoadRequest
 
 MAX_THREADS = 512  # ggml's own limit
@@ -400,7 +400,21 @@ def command_line_first(given: dict[str, Any], *names: str) -> None:
     if any(map(typed, names)):
         for name in names:
             if source(name) is ParameterSource.DEFAULT_MAP:
-                given[name] = {bool: False, tuple: ()}.get(type(given[name]))
+                default = {bool: False, tuple: ()}.get(type(given[name]))
+                given[name] = getattr(_DEFAULTS, name, default)
+
+
+def _excluding(given: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Pairs of shared parameters that exclude each other, some of them by their values."""
+    yield "accept", "lossy"
+    yield "cpu_moe", "n_cpu_moe"
+    if given["flash_attn"] == "off":
+        needing = {
+            "exact": given["exact"],
+            "cache_type_v": given["cache_type_v"] not in (None, *UNQUANTISED),
+            "split_mode": given["split_mode"] == "tensor",
+        }
+        yield from (("flash_attn", name) for name, needs in needing.items() if needs)
 
 
 def refuse_others(option: str, *fitting: str) -> None:
@@ -430,7 +444,8 @@ def shared_options(command: Callable[..., Any]) -> Callable[..., Any]:
         source = click.get_current_context().get_parameter_source
         if target is not None and source("pair") is ParameterSource.DEFAULT_MAP:
             pair = None
-        command_line_first(given, *CONSTRAINTS)
+        for excluding in (CONSTRAINTS, *_excluding(given)):
+            command_line_first(given, *excluding)
         pair = pair_of(pair, target)
         if sum(given[name] is not None for name in CONSTRAINTS) > 1:
             raise click.UsageError("Give one grammar or one JSON schema.")

@@ -15,7 +15,7 @@ from localspec.drafter_names import CROSS_VOCABULARY, DRAFT, MODELS, MTP
 from localspec.engine.llama import RPC, add_workers, default_threads, devices, shown_name
 from localspec.engine.record.stats import DeviceMemory
 from localspec.errors import OutOfMemory, UsageError
-from localspec.limits import FLASH_ATTENTION
+from localspec.limits import FLASH_ATTENTION, UNQUANTISED
 from localspec.loading.load_request import LoadRequest
 from localspec.pairs.disk import trained_heads
 from localspec.pairs.gguf import head_checks, usable
@@ -39,7 +39,6 @@ from localspec.pairs.report import nearby_heads, vocabulary
 from localspec.pairs.report.model_source import ModelSource
 
 LEAST_CTX = 16
-UNQUANTISED = ("f32", "f16", "bf16")  # types of cached values that work without flash attention
 
 ReadModel: TypeAlias = Callable[[Path], ModelFiles]
 """Reads a model's header; one function for several requests reads each file once."""
@@ -440,6 +439,8 @@ def _user_limits(checked: CheckedRequest) -> UserLimits:
         )
     if options.flash_attn == "off" and options.split_mode == "tensor":
         raise UsageError("--split-mode tensor needs flash attention", "Leave --flash-attn off out.")
+    if options.cpu_moe and options.n_cpu_moe is not None:
+        raise UsageError("--cpu-moe and --n-cpu-moe cannot be combined", "Leave one out.")
     return UserLimits(
         n_ctx=_context_size(options, checked.sizes),
         cache_k=kinds[0] or ("f16" if kinds[1] else None),

@@ -15,10 +15,11 @@ from click.core import ParameterSource
 from localspec.cli.interrupt import interruptible
 from localspec.cli.option_types import plain_path, plain_text
 from localspec.cli.questions import is_question
-from localspec.cli.shared_options import REPEAT_STOP, GroupedCommand, option, shared_options
+from localspec.cli.shared_options import REPEAT_STOP, GroupedCommand, option, shared_options, typed
 from localspec.cli.standard_streams import read_prompt, with_input
-from localspec.errors import Cancelled, LocalspecError
+from localspec.errors import Cancelled, LocalspecError, NotOnHub
 from localspec.loading.load_request import LoadRequest
+from localspec.safe_text import one_line
 
 if TYPE_CHECKING:
     from localspec.chat.history.tree import StoredConversation
@@ -33,7 +34,8 @@ class QuestionCommand(GroupedCommand):
         rest = super().parse_args(ctx, args)
         given: dict[str, Any] = ctx.params
         typed = ctx.get_parameter_source("pair") is ParameterSource.COMMANDLINE
-        if typed and given["question"] is None and is_question(given["pair"]):
+        alone = typed and given["question"] is None
+        if alone and (given["pair"] == "-" or is_question(given["pair"])):
             given["question"], given["pair"] = given["pair"], ctx.lookup_default("pair")
             ctx.set_parameter_source("pair", ParameterSource.DEFAULT_MAP)
         return rest
@@ -110,15 +112,12 @@ def command(
     """
     if question is not None and prompt is not None:
         raise click.UsageError("PROMPT and --prompt say the same: give one of them.")
-    asked = prompt if question is None else question
-    text = read_prompt() if asked in (None, "-") else with_input(str(asked))
-    if not text.strip():
-        raise LocalspecError("the prompt is empty", "Say what to answer: -p TEXT.")
+    text = _text(prompt if question is None else question, options)
     options = replace(options, repeat_stop=repeat_stop)
     before = None
     if latest:
         before, options = _latest(options)
-    if allow_tool and not mcp:
+    if typed("allow_tool") and not mcp:
         raise click.UsageError("--allow-tool needs a server: give --mcp NAME too.")
     # Late: `run --help` needs no engine. It imports and loads while this process imports the rest.
     from localspec.process.engine_client import JobClient  # noqa: PLC0415
@@ -138,6 +137,35 @@ def command(
         printed = partial(print_answer, worker, stats=stats, as_json=as_json, keep=keep, call=call)
         if interruptible(printed, worker.stop):
             raise Cancelled
+
+
+def _text(asked: str | None, options: LoadRequest) -> str:
+    """The prompt, with what standard input adds to it.
+
+    Raises:
+        LocalspecError: it is empty, or would be read for a pair that does not exist.
+    """
+    if asked is None and typed("pair"):
+        _require_pair(str(options.pair), scan=options.scan)
+    text = read_prompt() if asked in (None, "-") else with_input(str(asked))
+    if not text.strip():
+        raise LocalspecError("the prompt is empty", "Say what to answer: -p TEXT.")
+    return text
+
+
+def _require_pair(name: str, *, scan: bool) -> None:
+    """Look a pair up before its prompt is typed: its name may have been meant as the prompt.
+
+    Raises:
+        LocalspecError: nothing has that name.
+    """
+    from localspec.pairs.names import resolver  # noqa: PLC0415 - late, as below
+
+    try:
+        resolver.meaning(name, scan=scan)
+    except NotOnHub as error:
+        asks = f'To ask: localspec run -p "{one_line(name, 60)}"'
+        raise NotOnHub(error.message, f"{error.remedy} {asks}") from None
 
 
 @contextmanager
