@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -21,6 +22,8 @@ from localspec.chat.events import (
 from localspec.chat.session.turns import SUMMARISE
 from localspec.chat.settings import UNMEASURED_GAMMA, ChatSettings
 from localspec.engine.cancel import Cancel
+from localspec.engine.grammars.constraint import Anything, Constraint
+from localspec.engine.grammars.grammar_reader import GrammarReader
 from localspec.engine.record.stats import DeviceMemory, FinishReason, GammaNote, GammaReason
 from localspec.engine.round.acceptance import Accept
 from localspec.engine.round.prompt_steps import PromptSteps
@@ -235,6 +238,23 @@ def test_a_summary_is_bound_by_nothing_that_binds_answers() -> None:
     session.settings = replace(session.settings, grammar="")
     list(session.turn("more", Cancel()))
     assert session.messages[-1].content == "h"
+
+
+def test_the_time_to_the_first_token_counts_the_reading_of_a_grammar(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session, _ = fake_session(HELLO, HELLO)
+
+    def slowly(*_: object) -> Constraint:
+        time.sleep(0.3)
+        return Anything()
+
+    monkeypatch.setattr(GrammarReader, "begin", slowly)
+    waits = []
+    for grammar in ('root ::= "hello"', ""):
+        session.settings = replace(session.settings, grammar=grammar)
+        waits.append(list(session.turn("hi", Cancel()))[-1].stats.time_to_first_token_s)
+    assert waits[0] >= 0.3 > waits[1]
 
 
 @pytest.mark.parametrize("sums_up", [True, False])

@@ -50,6 +50,7 @@ class Writer:
         self.stored: StoredPrefix | None = None
         self.past: PastStore | None = None
         self._others: Sequence[Past] = ()  # what `past` recalled last
+        self._prepared_s = 0.0  # what the settings of the next generation took
         self.pair = pair
         self._engine = engine
         self._drafting = drafting
@@ -106,7 +107,7 @@ class Writer:
         after: Sequence[str],
         thought: tuple[str, str, tuple[int, ...]] | None,
     ) -> GenerateSettings:
-        """Settings of one generation.
+        """Settings of one generation, which counts the time that they take here.
 
         Args:
             settings: of the answer.
@@ -114,7 +115,9 @@ class Writer:
             thought: for thoughts with a budget: the opening mark (empty if the thought is already
                 open), the closing mark, and the tokens that close it.
         """
+        started = perf_counter()
         constraint = self._constraint(settings.grammar, after)
+        self._prepared_s = perf_counter() - started
         if thought is not None:
             begin, close, closing = thought
             constraint = Budgeted(
@@ -159,6 +162,7 @@ class Writer:
             Cancelled: `cancel` was set.
         """
         meter, _ = self.counted
+        meter.stats.prepared_s, self._prepared_s = self._prepared_s, 0.0
         self.pair.hold_threads(how.repeatable)
         loaded = self.pair.loaded
         exact = loaded.exact is not None and not loaded.exact_by_plan

@@ -226,14 +226,16 @@ class DrafterStats:
 class GenerationStats:
     """Sums over the rounds of one generation. Times in seconds.
 
-    `time_to_first_token_s` runs from the start of the prefill to the end of the first round
-    that emitted something; loading is left out. `draft_prefill` and `draft_cached` are those of
+    `prepared_s` is what passed before the prefill, as a grammar was read. `time_to_first_token_s`
+    runs from its start to the end of the first round that emitted something; loading is left out.
+    `draft_prefill` and `draft_cached` are those of
     the first round that asked a drafter, which reads the prompt, and the few tokens after it.
     `drafters` has the sums of every drafter that was asked, by name.
     `lenience` is that of a lossy rule, None for a lossless one.
     """
 
     lenience: float | None = None
+    prepared_s: float = 0.0
     prompt_tokens: int = 0
     prefill_cached: int = 0
     prefill_decoded: int = 0
@@ -299,7 +301,7 @@ class GenerationStats:
         if self.time_to_first_token_s is not None:
             self.after_first_s += done.between_s + done.total_s
         elif done.emitted:
-            self.time_to_first_token_s = self.prefill_s + self.decode_s
+            self.time_to_first_token_s = self.prepared_s + self.prefill_s + self.decode_s
             self.tokens_in_first_round = done.emitted
 
     @property

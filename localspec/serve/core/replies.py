@@ -225,8 +225,8 @@ def timings(stats: GenerationStats) -> dict[str, Any]:
     # As in llama-server, the prompt's last token counts as prompt, though the first round reads it.
     read, generated = stats.prompt_tokens - stats.prefill_cached, stats.generated_tokens
     read_ms = 1e3 * stats.prefill_s
-    first = stats.time_to_first_token_s
-    written_ms = 1e3 * (stats.after_first_s + max(0.0, (first or 0.0) - stats.prefill_s))
+    first_s = (stats.time_to_first_token_s or 0.0) - stats.prepared_s - stats.prefill_s
+    written_ms = 1e3 * (stats.after_first_s + max(0.0, first_s))
     return {
         "cache_n": stats.prefill_cached,
         "prompt_n": read,
