@@ -125,6 +125,15 @@ def test_whatever_comes_back_is_harmless_and_the_server_goes_on(tools: Tools, na
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "text"), [("half", "caf?"), ("latin", "caf\ufffd"), ("nested", "after the line")]
+)
+def test_a_result_that_is_not_all_text_comes_back(tools: Tools, name: str, text: str) -> None:
+    done = tools.call(name)
+    assert (done.text, done.failed) == (text, False)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["exit", "line", "flood"])
 def test_a_server_that_dies_or_floods_is_started_once_more(tools: Tools, name: str) -> None:
     assert tools.call(name).failed

@@ -6,12 +6,14 @@ The SDK's own transport reads lines of any length, and lets the children of a se
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 import anyio
 import mcp_types
@@ -21,7 +23,7 @@ from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
 from localspec.errors import UsageError
-from localspec.safe_text import one_line, reason
+from localspec.safe_text import encodable, one_line, reason
 from localspec.tools.leftovers import MARK, end_leftovers
 from localspec.tools.server_settings import ServerSettings
 
@@ -117,11 +119,8 @@ class ChildServer:
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
             async with incoming:
                 while line := await self._line(process.stdout):
-                    with suppress(ValueError):
-                        message = mcp_types.jsonrpc_message_adapter.validate_json(
-                            line, by_name=False
-                        )
-                        await incoming.send(SessionMessage(message))
+                    with suppress(ValueError, RecursionError):
+                        await incoming.send(SessionMessage(_message(line)))
         self.gone.set()
 
     async def _line(self, source: asyncio.StreamReader) -> bytes:
@@ -175,6 +174,23 @@ class ChildServer:
         await asyncio.to_thread(end_leftovers, self._mark)
         await _ended(process)
         process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001 - a survivor of its group may hold a pipe
+
+
+def _message(line: bytes) -> mcp_types.JSONRPCMessage:
+    """A message, with signs in place of bytes and halves of letters that are no text.
+
+    Without it nobody would answer the call that it belongs to.
+
+    Raises:
+        ValueError: it is no message.
+        RecursionError: it is nested too deeply to be one.
+    """
+    read = partial(mcp_types.jsonrpc_message_adapter.validate_json, by_name=False)
+    try:
+        return read(line)
+    except ValueError:
+        found = json.loads(line.decode("utf-8", "replace"))
+        return read(encodable(json.dumps(found, ensure_ascii=False)))
 
 
 async def _ended(process: asyncio.subprocess.Process) -> bool:

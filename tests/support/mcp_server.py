@@ -32,7 +32,7 @@ QUESTIONS = {
 }
 NAMES = (
     *("echo", "big", "escapes", "junk", "image", "wrong", "error", "hang", "exit", "line", "flood"),
-    *("change", "changes", "child", "environment", "asks"),
+    *("change", "changes", "child", "environment", "asks", "half", "latin", "nested"),
 )
 
 
@@ -41,9 +41,11 @@ class Scripted:
 
     def __init__(self) -> None:
         self.description = "Repeats a text."
+        self.ascii = True
 
     def write(self, document: dict[str, Any]) -> None:
-        sys.stdout.write(json.dumps({"jsonrpc": "2.0", **document}) + "\n")
+        text = json.dumps({"jsonrpc": "2.0", **document}, ensure_ascii=self.ascii)
+        sys.stdout.write(text + "\n")
         sys.stdout.flush()
 
     def tools(self) -> list[dict[str, Any]]:
@@ -80,6 +82,9 @@ class Scripted:
             "flood": self.flood,
             "exit": self.exit,
             "asks": self.asks,
+            "half": lambda: _said("caf\ud83d"),
+            "latin": self.latin,
+            "nested": self.nested,
         }
         if name in known:
             return known[name]()
@@ -106,6 +111,16 @@ class Scripted:
         self.description = "Changed again."
         self.write({"method": "notifications/tools/list_changed"})
         return _said("changed twice")
+
+    def latin(self) -> dict[str, Any]:
+        """Write in another encoding from now on."""
+        sys.stdout.reconfigure(encoding="latin-1")  # type: ignore[union-attr]
+        self.ascii = False
+        return _said("café")
+
+    def nested(self) -> dict[str, Any]:
+        sys.stdout.write("[" * 200_000 + "\n")
+        return _said("after the line")
 
     def line(self) -> NoReturn:
         while True:
