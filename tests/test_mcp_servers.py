@@ -113,6 +113,32 @@ def test_a_server_tells_its_tools_and_runs_them(shared: Tools) -> None:
 
 
 @pytest.mark.slow
+def test_a_tool_that_does_not_follow_the_protocol_takes_no_other_away(shared: Tools) -> None:
+    shared.process.start("s", scripted("odd"))
+    reply = shared.next()
+    assert isinstance(reply, ServerReady), reply
+    found = {tool.name: tool for tool in reply.tools}
+    assert found.keys() >= {"echo", "untyped"}
+    assert found["untyped"].parameters == {"type": "object"}
+    wrong = {
+        "array": "inputSchema.type",
+        "required": "inputSchema.required",
+        "none": "inputSchema",
+        "5": "name",
+        "titled": "title",
+        "": "it",
+    }
+    said = [
+        f"s: the tool {name!r} is left out: {where} does not follow the protocol"
+        for name, where in wrong.items()
+    ]
+    assert not found.keys() & wrong.keys()
+    assert list(reply.problems) == said[:4]  # a hostile server does not fill the screen
+    assert shared.call("echo", "on").text == "on"
+    shared.process.stop("s")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["escapes", "error", "junk", "image", "big", "wrong"])
 def test_whatever_comes_back_is_harmless_and_the_server_goes_on(tools: Tools, name: str) -> None:
     done = tools.call(name)

@@ -13,8 +13,13 @@ from uuid import uuid4
 
 import httpx2
 import mcp_types
+from anyio.abc import ObjectReceiveStream
 from mcp import Client, MCPError
+from mcp.client._transport import Transport, TransportStreams
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
+from mcp_types import methods
+from pydantic import ValidationError
 
 from localspec import connections
 from localspec.errors import LocalspecError, UsageError
@@ -30,6 +35,7 @@ _STOPPED = "the call was stopped, or the server ended"
 _LIST_AGAIN_S = 1.0  # least seconds between two readings of a list, however often it changes
 _STREAM_S = 300.0  # the most seconds that a stream of events may be silent
 _SESSION = "mcp-session-id"
+_FAULT = "localspec/fault"  # what is wrong with a tool, in its `_meta`
 _LARGEST_RESPONSE = 32 << 20  # bytes of one HTTP response
 
 
@@ -133,8 +139,9 @@ class ServerConnection:
             else:
                 self._child = ChildServer(settings, f"{self._mark}.{uuid4().hex}")
                 gone, streams = self._child.gone, self._child.streams()
+            messages = _Messages()
             client = Client(
-                streams,
+                messages.of(streams),
                 mode=mode,
                 read_timeout_seconds=settings.timeout,
                 message_handler=self._heard,
@@ -143,6 +150,7 @@ class ServerConnection:
             )
             async with self._within(settings.timeout):
                 await stack.enter_async_context(client)
+            messages.version = client.protocol_version
             yield client, gone
 
     @asynccontextmanager
@@ -243,7 +251,63 @@ def _plain(tool: mcp_types.Tool) -> dict[str, Any]:
         "parameters": tool.input_schema,
         "output": tool.output_schema,
         "annotations": hints,
+        "fault": (tool.meta or {}).get(_FAULT),
     }
+
+
+def _wrong(tool: object, where: str) -> dict[str, Any]:
+    """What stands in place of a tool that does not follow the protocol."""
+    return {
+        "name": str(tool.get("name")) if isinstance(tool, dict) else "",
+        "inputSchema": {"type": "object"},
+        "_meta": {_FAULT: f"{where or 'it'} does not follow the protocol"},
+    }
+
+
+class _Messages(ObjectReceiveStream[SessionMessage | Exception]):
+    """What a server sends, with its lists of tools mended: the SDK refuses all for a single one.
+
+    In place of a tool that does not follow the protocol stands one that says so.
+
+    Attributes:
+        version: the protocol's; nothing is mended until it is agreed on.
+    """
+
+    def __init__(self) -> None:
+        self.version = ""
+
+    @asynccontextmanager
+    async def of(self, streams: Transport) -> AsyncIterator[TransportStreams]:
+        """The streams of a transport, of which this is the first from now on."""
+        async with streams as (self._read, write):
+            yield self, write
+
+    async def receive(self) -> SessionMessage | Exception:
+        """The next message, mended."""
+        got = await self._read.receive()
+        if self.version and isinstance(got, SessionMessage):
+            match got.message:
+                case mcp_types.JSONRPCResponse(result={"tools": list()} as result):
+                    self._mend(result)
+        return got
+
+    def _mend(self, result: dict[str, Any]) -> None:
+        tools = result["tools"]
+        for tool in tools:
+            match tool:
+                case {"inputSchema": dict(schema)}:
+                    schema.setdefault("type", "object")  # many servers leave it out
+        try:
+            methods.parse_server_result("tools/list", self.version, result)
+        except ValidationError as error:
+            for found in error.errors(include_url=False, include_context=False):
+                match found["loc"]:
+                    case ("tools", int(at), *where):
+                        tools[at] = _wrong(tools[at], ".".join(map(str, where)))
+
+    async def aclose(self) -> None:
+        """Close the stream."""
+        await self._read.aclose()
 
 
 def _why(error: BaseException, timeout: float) -> str:

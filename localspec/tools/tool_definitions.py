@@ -59,13 +59,13 @@ def checked(
     Args:
         server: its name.
         offered: the fields of `ToolDefinition` but the first; the values may be anything that JSON
-            can hold.
+            can hold. A tool may have a `fault` as well: why it cannot be used.
     """
     found: dict[str, ToolDefinition] = {}
     problems = []
     for tool in offered:
         name = str(tool["name"])
-        if why := _fault(name, tool, found):
+        if why := one_line(str(tool.get("fault") or _fault(name, tool, found))):
             problems.append(f"{server}: the tool {one_line(name, 60)!r} is left out: {why}")
             continue
         found[name] = ToolDefinition(

@@ -30,6 +30,14 @@ QUESTIONS = {
     },
     "roots/list": {},
 }
+ODD: list[Any] = [
+    {"name": "array", "inputSchema": {"type": "array"}},
+    {"name": "required", "inputSchema": {"required": "x"}},
+    {"name": "none"},
+    {"name": 5, "inputSchema": {}},
+    {"name": "titled", "inputSchema": {}, "title": 5},
+    7,
+]
 NAMES = (
     *("echo", "big", "escapes", "junk", "image", "wrong", "error", "hang", "exit", "line", "flood"),
     *("change", "changes", "child", "environment", "asks", "half", "latin", "nested"),
@@ -59,10 +67,12 @@ class Scripted:
         for _ in range(40):
             deep = {"properties": {"a": deep}}
         return [
+            *(ODD if sys.argv[1:2] == ["odd"] else ()),
             *found,
             {"name": "rm\n-rf", "inputSchema": schema},
             {"name": "deep", "inputSchema": {"type": "object", **deep}},
             {"name": "echo", "inputSchema": schema},
+            {"name": "untyped", "inputSchema": {}},
         ]
 
     def called(self, name: str, text: str) -> dict[str, Any] | None:
