@@ -356,6 +356,19 @@ async def test_a_server_that_goes_is_told_and_its_tools_are_withdrawn(tmp_path: 
         await chat.until(lambda: "there is no server" in chat.transcript())
 
 
+async def test_what_is_wrong_with_a_tool_is_said_once(tmp_path: Path) -> None:
+    """A server may say every second that its tools have changed."""
+    async with with_tools(tmp_path) as (chat, process, _):
+        for problem in ("one is left out", "two is left out", "one is left out"):
+            process.hear(ServerReady("files", (READ, WRITE), (problem,)))
+        await chat.until(lambda: "two is left out" in chat.transcript(), "the sentences")
+        assert chat.transcript().count("one is left out") == 1
+        await chat.send("/mcp off files")
+        await chat.send("/mcp on files")
+        process.hear(ServerReady("files", (READ, WRITE), ("one is left out",)))
+        await chat.until(lambda: chat.transcript().count("one is left out") == 2, "it is said anew")
+
+
 async def test_what_a_server_is_said_to_do_is_so(tmp_path: Path) -> None:
     async with with_tools(tmp_path) as (chat, process, _):
         for tools, said in (([READ], "files  1 tool  files /tmp"), ([], "files  0 tools  files")):

@@ -35,12 +35,14 @@ class KnownServer:
         tools: those that it offers, also those that are switched off.
         waiting: it is being started.
         trouble: why it cannot be used; empty if it can.
+        said: the sentences on tools that are left out: a server may tell its tools every second.
     """
 
     settings: ServerSettings
     tools: tuple[ToolDefinition, ...] = ()
     waiting: bool = False
     trouble: str = ""
+    said: set[str] = field(default_factory=set)
 
     @property
     def offered(self) -> list[ToolDefinition]:
@@ -167,7 +169,9 @@ class ToolServers:
                 one = self.known[name]
                 one.tools, one.waiting, one.trouble = tools, False, ""
                 for problem in problems:
-                    self._say(problem)
+                    if problem not in one.said:
+                        one.said.add(problem)
+                        self._say(problem)
                 self._offer_again()
             case ServerGone(name, why, again) if name in self.known:
                 one = self.known[name]
