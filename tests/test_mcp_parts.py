@@ -9,7 +9,9 @@ import os
 import stat
 import sys
 import threading
+import time
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -29,7 +31,7 @@ from localspec.process import spawning
 from localspec.safe_text import without_middle
 from localspec.tools.permissions import Permissions
 from localspec.tools.server_settings import ServerSettings, ServersFile, added
-from localspec.tools.tool_definitions import MOST_TOOLS, ToolDefinition, checked
+from localspec.tools.tool_definitions import MOST_TOOLS, ToolDefinition, checked, difference
 from localspec.tools.tool_offer import RunnableCall, ToolOffer
 from localspec.tools.tool_process import ToolProcess
 
@@ -204,8 +206,62 @@ def test_a_yes_is_bound_to_the_definition_and_the_difference_is_shown(
     assert known.allowed(FILES, READ)
     assert known.changes(FILES, READ) == ""
     assert not known.allowed(FILES, now)
-    assert f'+ "{next(iter(change))}"' in known.changes(FILES, now)
+    said = known.changes(FILES, now)
+    assert f'"{next(iter(change))}":' in said
+    assert "\n+ " in f"\n{said}"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (1, True),
+        (0, False),
+        (1, 1.0),
+        (None, "null"),
+        ({}, []),
+        ({}, {"a": None}),
+        ([1, 2], [2, 1]),
+    ],
+)
+def test_a_yes_is_bound_to_every_value_of_a_schema(
+    tmp_path: Path, before: object, now: object
+) -> None:
+    known = Permissions(tmp_path / "yes.json")
+    old, new = (
+        structs.replace(READ, parameters={"a": [{"b": one}], "c": 1}) for one in (before, now)
+    )
+    known.allow(FILES, old)
+    assert known.allowed(FILES, structs.replace(old, parameters={"c": 1, "a": [{"b": before}]}))
+    assert not known.allowed(FILES, new)
+    assert known.changes(FILES, new)
+
+
+def test_a_difference_tells_where_it_is() -> None:
+    before = {"title": "", "a": {"x": [1, 1], "y": "s"}, "same": {"z": [1]}}
+    now = {"title": "Read", "a": {"x": [1, 2, {"b": 3}]}, "same": {"z": [1]}, "new": {}}
+    assert difference(before, now).splitlines() == [
+        '- "title": ""',
+        '+ "title": "Read"',
+        '  "a":',
+        '   "x":',
+        "-   1: 1",
+        "+   1: 2",
+        '+   2: {"b": 3}',
+        '-  "y": "s"',
+        '+ "new": {}',
+    ]
+
+
+def test_the_difference_of_large_schemas_is_found_at_once() -> None:
+    random = Random(1)
+    old, new = ({"enum": [random.randrange(120) for _ in range(60_000)]} for _ in range(2))
+    tools, problems = checked("s", [{"name": "a", "parameters": old}])
+    assert tools
+    assert not problems
+    begun = time.monotonic()
+    assert difference({"parameters": old}, {"parameters": new})
+    assert time.monotonic() - begun < 10
 
 
 def test_a_yes_is_bound_to_the_folder_and_to_what_variables_stand_for(

@@ -45,7 +45,8 @@ class Permissions:
 
     def allowed(self, settings: ServerSettings, tool: ToolDefinition) -> bool:
         """Whether the tool may run without being asked for."""
-        return self._read().get(_key(settings, tool)) == _now(settings, tool)
+        before = self._read().get(_key(settings, tool))
+        return before is not None and not _changes(before, _now(settings, tool))
 
     def changes(self, settings: ServerSettings, tool: ToolDefinition) -> str:
         """What has changed since the tool was allowed, line by line; empty if it never was."""
@@ -55,10 +56,7 @@ class Permissions:
             one for key, one in known.items() if key == names[0] or key.startswith(names[1])
         )
         before = known.get(_key(settings, tool), next(elsewhere, None))
-        if before is None or before == now:
-            return ""
-        found = (difference(before.server, now.server), difference(before.tool, now.tool))
-        return "\n".join(part for part in found if part)
+        return "" if before is None else _changes(before, now)
 
     def allow(self, settings: ServerSettings, tool: ToolDefinition) -> None:
         """Let the tool run from now on.
@@ -87,6 +85,12 @@ class Permissions:
 
     def _read(self) -> dict[str, GrantedTool]:
         return private.read_json(self._path, dict[str, GrantedTool]) or {}
+
+
+def _changes(before: GrantedTool, now: GrantedTool) -> str:
+    """What the user has not seen; the yes holds if this is empty."""
+    found = (difference(before.server, now.server), difference(before.tool, now.tool))
+    return "\n".join(part for part in found if part)
 
 
 def _key(settings: ServerSettings, tool: ToolDefinition) -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -19,6 +18,9 @@ _LONGEST_NAME = 128
 _LONGEST_DESCRIPTION = 4000
 _LARGEST_SCHEMA = 64 << 10  # bytes
 _DEEPEST = 32
+
+_Nested: TypeAlias = dict[Any, Any] | list[Any]
+_text = json.JSONEncoder(ensure_ascii=False).encode
 
 
 class ToolDefinition(Struct, frozen=True):
@@ -120,10 +122,25 @@ def _safe_value(value: Any) -> Any:
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """What has changed between two JSON objects, as lines with + and -."""
-    old, new = (
-        json.dumps(each, indent=1, sort_keys=True, ensure_ascii=False).splitlines()
-        for each in (before, now)
-    )
-    lines = list(difflib.unified_diff(old, new, n=0, lineterm=""))[2:]
-    return "\n".join(line for line in lines if not line.startswith("@@"))
+    """What has changed between two JSON objects: lines with + and -, and the keys that lead there.
+
+    It is empty if nothing has: the order of keys does not count, and 1 is not true. Lists are not
+    aligned: with those of a hostile server that could take minutes.
+    """
+    return "\n".join(_lines(dict(before), dict(now), ""))
+
+
+def _lines(before: _Nested, now: _Nested, indent: str) -> Iterator[str]:
+    old, new = (dict(enumerate(one)) if isinstance(one, list) else one for one in (before, now))
+    for key in old | new:
+        place = f"{indent}{_text(key)}:"
+        match old.get(key), new.get(key):
+            case (dict(was), dict(then)) | (list(was), list(then)):
+                if inner := list(_lines(was, then, f"{indent} ")):
+                    yield f"  {place}"
+                    yield from inner
+            case _:
+                texts = [_text(one[key]) if key in one else "" for one in (old, new)]
+                if texts[0] != texts[1]:
+                    signed = zip("-+", texts, strict=True)
+                    yield from (f"{sign} {place} {text}" for sign, text in signed if text)
