@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import httpx2
 import psutil
@@ -397,6 +397,69 @@ def test_a_server_starts_again_after_its_last_process_has_ended(
     shared.start("locked", settings)
     shared.start("locked", settings)  # without a stop
     shared.process.stop("locked")
+
+
+class Unending(BaseHTTPRequestHandler):
+    """A server with one tool, which does not answer when a session is to end."""
+
+    protocol_version = "HTTP/1.1"
+    over: ClassVar[threading.Event]
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        results = {
+            "initialize": {
+                "protocolVersion": "2025-11-25",
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": "unending", "version": "1"},
+            },
+            "tools/list": {"tools": [{"name": "echo", "inputSchema": {}}]},
+        }
+        if "id" not in asked:
+            self.answer(202, {})
+        elif asked["method"] in results:
+            result = results[asked["method"]]
+            self.answer(200, {"jsonrpc": "2.0", "id": asked["id"], "result": result})
+        else:
+            error = {"code": -32601, "message": "Method not found"}
+            self.answer(200, {"jsonrpc": "2.0", "id": asked["id"], "error": error})
+
+    def do_GET(self) -> None:
+        self.answer(405, {})
+
+    def do_DELETE(self) -> None:
+        self.over.wait(600)
+        self.answer(200, {})
+
+    def answer(self, code: int, document: dict[str, Any]) -> None:
+        text = json.dumps(document).encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text)))
+        self.send_header("Mcp-Session-Id", "1")
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.slow
+def test_a_server_starts_again_though_it_does_not_end_its_last_session(
+    shared: Tools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Unending, "over", threading.Event(), raising=False)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Unending) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            settings = ServerSettings(url=f"http://127.0.0.1:{server.server_port}/mcp")
+            for _ in range(2):
+                (tool,) = shared.start("unending", settings)
+                assert tool.name == "echo"
+                shared.process.stop("unending")
+        finally:
+            Unending.over.set()
+            server.shutdown()
 
 
 @pytest.mark.slow

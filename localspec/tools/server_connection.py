@@ -34,6 +34,7 @@ _MOST_PAGES = 32
 _STOPPED = "the call was stopped, or the server ended"
 _LIST_AGAIN_S = 1.0  # least seconds between two readings of a list, however often it changes
 _STREAM_S = 300.0  # the most seconds that a stream of events may be silent
+_END_S = 2.0  # the most seconds that a server may take at each step of ending a session
 _SESSION = "mcp-session-id"
 _FAULT = "localspec/fault"  # what is wrong with a tool, in its `_meta`
 _LARGEST_RESPONSE = 32 << 20  # bytes of one HTTP response
@@ -358,7 +359,7 @@ def http_client(settings: ServerSettings) -> httpx2.AsyncClient:
         return httpx2.AsyncClient(
             headers={"Accept-Encoding": "identity", **settings.headers},
             timeout=httpx2.Timeout(settings.timeout, read=_STREAM_S),
-            event_hooks={"response": [_bound]},
+            event_hooks={"request": [_hurry], "response": [_bound]},
             mounts={f"all://{url.netloc.decode('ascii')}": None} if _is_here(url.host) else None,
         )
     except OSError as error:
@@ -378,6 +379,12 @@ def _is_here(host: str) -> bool:
     except ValueError:
         return name == "localhost" or name.endswith(".localhost")
     return address.is_loopback or address.is_unspecified
+
+
+async def _hurry(request: httpx2.Request) -> None:
+    """Limit the time for the end of a session: its next beginning, and the chat's end, wait."""
+    if request.method == "DELETE":
+        request.extensions["timeout"] = httpx2.Timeout(_END_S).as_dict()
 
 
 async def _forgotten(gone: asyncio.Event, response: httpx2.Response) -> None:
