@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from localspec.chat.events import RoundText, TurnEnd
 from localspec.chat.session.session import Session
 from localspec.chat.session.turn_prompt import THOUGHT_ENDS
 from localspec.engine.cancel import Cancel
-from localspec.engine.grammars.constraint import Anything, Budgeted, Constraint
+from localspec.engine.grammars.constraint import Anything, Awaited, Budgeted, Constraint
 from localspec.engine.round.params import Accept
 from localspec.errors import EngineError
 from localspec.loading.load import load_session
@@ -65,6 +67,34 @@ def test_only_a_thought_has_a_budget() -> None:
 def test_other_tokens_are_refused_while_it_is_closed() -> None:
     with pytest.raises(EngineError):
         budget(0).after(ord("x"))
+
+
+@dataclass
+class Exactly:
+    """A grammar of one text, in bytes."""
+
+    text: bytes
+
+    def allowed(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return np.equal(ids, self.text[0] if self.text else -1)
+
+    def after(self, token: int) -> Constraint:
+        if not self.text or token != self.text[0]:
+            raise EngineError("it breaks the grammar")
+        return Exactly(self.text[1:])
+
+
+@pytest.mark.parametrize("answer", [b"{}", b"\n{}", b"\n\n{}"])
+def test_a_grammar_may_begin_within_what_closes_a_thought(answer: bytes) -> None:
+    then = Awaited(b"</think>", Exactly(answer), FakeModel())
+    state = Budgeted(then, FakeModel(), b"", b"</think>", 3, tuple(b"!</think>\n\n"))
+    assert write(state, b"abc") == b"abc!</think>" + answer
+
+
+@pytest.mark.parametrize("text", [b"thought", b"tho!ght"])
+def test_a_grammar_goes_before_a_budget(text: bytes) -> None:
+    state = Budgeted(Exactly(text), FakeModel(), b"", b"</think>", 3, tuple(b"!</think>"))
+    assert write(state, b"") == text
 
 
 TEMPLATE = (

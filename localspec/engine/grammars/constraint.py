@@ -100,7 +100,8 @@ class Budgeted:
     """Limits the tokens of a thought; after them only the tokens that close it are allowed.
 
     One token with all the probability is a distribution like any other, so drafts go on and stay
-    lossless.
+    lossless. The other constraint goes before: where it forbids the next of the tokens that close
+    the thought, none is forced.
 
     Attributes:
         then: another constraint, which also holds during the thought and after it.
@@ -123,7 +124,8 @@ class Budgeted:
 
     @property
     def _closes(self) -> bool:
-        return self.forced or (not self.begin and self.left <= 0)
+        due = self.forced or (not self.begin and self.left <= 0)
+        return due and bool(self.then.allowed(np.array(self.closing[:1]))[0])
 
     def allowed(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of `ids` (k,) may come next: (k,)."""
@@ -143,6 +145,8 @@ class Budgeted:
                 raise EngineError("a token that is not allowed came while a thought was closed")
             rest = self.closing[1:]
             return replace(self, then=then, forced=True, closing=rest) if rest else then
+        if self.forced:  # a grammar that begins behind the mark may forbid the blanks after it
+            return then
         text = self.end + self.vocabulary.piece(token, special=True)
         if self.begin:
             if self.begin in text:
