@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,7 +112,7 @@ def loaded(path: Path, **more: Any) -> Session:
     """A session whose template opens a thought; the coupled rule and `exact` make it repeatable."""
     request = LoadRequest(
         pair=str(path), draft="lookup", threads=1, ctx_size=2048, temp=0.7, seed=1, gamma=4,
-        chat_template=TEMPLATE, exact=True, logit_bias=NO_END, **more,
+        chat_template=TEMPLATE, exact=True, **{"logit_bias": NO_END, **more},
     )  # fmt: skip
     return load_session(request, progress=lambda _step, _share: None, cancel=Cancel())
 
@@ -125,6 +126,15 @@ def written(session: Session, *, speculation: bool = True) -> tuple[list[int], T
     end = events[-1]
     assert isinstance(end, TurnEnd)
     return tokens, end
+
+
+def test_an_answer_by_a_schema_follows_the_thought(toy_target: Path) -> None:
+    schema = {"type": "object", "properties": {"a": {"enum": [1]}}, "required": ["a"]}
+    more: Any = {"json_schema": json.dumps(schema), "reasoning_budget": 4, "n_predict": 60}
+    with contextlib.closing(loaded(toy_target, **more, logit_bias=())) as session:
+        said = session.template.dialect.said(written(session)[1].text)
+    assert said.thought
+    assert json.loads(said.content or "") == {"a": 1}
 
 
 @pytest.mark.slow

@@ -75,14 +75,14 @@ class TurnPrompt:
     def calling(self, settings: ChatSettings, opening: str) -> tuple[ChatSettings, tuple[str, ...]]:
         """The settings of an answer that may call tools, and the texts after which a grammar holds.
 
-        A grammar of the user's own goes before.
+        A grammar of the user's own goes before. Neither holds within a thought that is open.
 
         Args:
             settings: of the answer.
             opening: the mark of a thought that the prompt ends with; empty for none.
         """
         own = settings.grammar
-        grammar, after = ("", ()) if own else self.tools.grammar(self.dialect(settings))
+        grammar, after = (own, ()) if own else self.tools.grammar(self.dialect(settings))
         if not grammar:
             return settings, ()
         closing = self._template.dialect.marks.closing(opening)
