@@ -73,6 +73,7 @@ from tests.support import ROOMY
 from tests.support.application import sent
 from tests.support.endpoint import Serving, streaming
 from tests.support.gguf_models import write_random_gemma3
+from tests.support.llama_source import VocabularyOnly, needed, vocabularies
 
 # --- whose turn it is -------------------------------------------------------------------------
 
@@ -473,6 +474,19 @@ def test_a_grammar_holds_from_behind_its_mark_on(target_model: Model) -> None:
     assert isinstance(state, LlamaGrammar)
     texts = {target_model.piece(int(i)) for i in ids[state.allowed(ids)]}
     assert all(b" yes".startswith(text) or b"yes".startswith(text) for text in texts)
+
+
+def test_a_grammar_holds_behind_a_mark_whose_last_token_goes_on() -> None:
+    """Also where the tokenizer puts a blank in front of every text, which nobody wrote."""
+    needed()
+    with VocabularyOnly.of(vocabularies()["llama-spm"]) as model:
+        grammar = LlamaGrammar.parse(model, 'root ::= "{" [a-z]* "}"')
+        state: Any = Awaited(b"</think>", grammar, model)
+        ids = model.tokenize("</think>{ab", add_special=False, parse_special=False)
+        assert b">{" in map(model.piece, ids)
+        for token in ids:
+            state = state.after(token)
+        assert isinstance(state, LlamaGrammar)
 
 
 @pytest.mark.parametrize("pieces", ["<tool _ call >", "n < tool _call >", "a<t ool_c all>"])

@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from localspec.engine.common_prefix import common_prefix
+from localspec.engine.exact_ids import exact_ids
 from localspec.engine.round.sampling import Logits
 
 _WINDOW = 16  # tokens before a change that may be cut anew with it
@@ -93,23 +94,11 @@ class Speller:
                 whole, broken = text[: error.start].decode(), text[error.start : error.end]
                 text = text[error.end :]
             single = [self.ids.get(bytes([byte])) for byte in broken]
-            written = self._characters(whole)
+            written = exact_ids(whole, self.vocabulary)
             if written is None or not all(single):
                 return None
             ids += [*written, *(alike[0] for alike in single if alike)]
         return ids
-
-    def _characters(self, text: str) -> list[int] | None:
-        """The same for whole characters, without what a tokenizer puts in front of them."""
-        wanted = text.encode()
-        for given in (text, text.removeprefix(" "), f"\n{text}"):
-            ids = self.vocabulary.tokenize(given, add_special=False, parse_special=False)
-            excess = len(self.text(ids)) - len(wanted)
-            while excess > 0:
-                excess -= len(self.vocabulary.piece(ids.pop(0)))
-            if self.text(ids) == wanted:
-                return ids
-        return None
 
 
 class VocabularyMap:

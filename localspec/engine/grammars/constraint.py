@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.engine.common_prefix import common_prefix
+from localspec.engine.exact_ids import Vocabulary, exact_ids
 from localspec.errors import EngineError
 
 
@@ -25,16 +26,6 @@ class Constraint(Protocol):
         Raises:
             EngineError: `token` is not allowed.
         """
-
-
-class Vocabulary(Protocol):
-    """Turns tokens into text, and text into tokens."""
-
-    def piece(self, token: int, *, special: bool = False) -> bytes:
-        """The bytes of a token; control tokens are empty unless `special`."""
-
-    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        """The ids of `text`."""
 
 
 class Awaited:
@@ -72,8 +63,9 @@ class Awaited:
     def _beyond(self, rest: bytes) -> Constraint | None:
         """The constraint after `rest`, or without its leading blanks; None if it forbids both."""
         for part in (rest, rest.lstrip()):
-            state, text = self._then, part.decode("utf-8", "replace")
-            ids = self._vocabulary.tokenize(text, add_special=False, parse_special=False)
+            ids, state = exact_ids(part.decode("utf-8", "replace"), self._vocabulary), self._then
+            if ids is None:
+                continue
             try:
                 for token in ids:
                     state = state.after(token)
