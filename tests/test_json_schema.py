@@ -309,6 +309,17 @@ def test_what_a_schema_lets_through(
 
 
 @pytest.mark.parametrize(
+    "kind", ["integer", ["integer"], ["integer", "null"], ["string", "integer"]]
+)
+def test_a_whole_number_ends(target_model: Model, kind: str | list[str]) -> None:
+    """A model that repeats a digit would otherwise never end one."""
+    start = grammar(target_model, {"type": kind})
+    for digits, fits in ((15, True), (17, False)):
+        assert conforms(target_model, start, "7" * digits) is fits
+        assert conforms(target_model, start, "-" + "7" * digits) is fits
+
+
+@pytest.mark.parametrize(
     ("pattern", "fits", "others"),
     [
         ("^.{2}$", ['"ab"', '" é"', r'"\"\\"'], ['"a"', '"""', '"\\a"', '"a\t"', r'"a\n"']),

@@ -168,7 +168,10 @@ def typed(schema: Mapping[str, Any]) -> dict[str, Any]:
     kinds = [kind for kind, words in _KINDS.items() if found.keys() & set(words)]
     if len(kinds) == 1 and not found.keys() & {"type", "enum", "const", "$ref", "anyOf", "oneOf"}:
         found["type"] = kinds[0]
-    if found.get("type") == "integer" and not found.keys() & {*_BOUNDS, "enum", "const"}:
+    named = found.get("type")
+    types = named if isinstance(named, list) else [named]
+    whole = "integer" in types and "number" not in types
+    if whole and not found.keys() & {*_BOUNDS, "enum", "const"}:
         found |= {"minimum": -_LARGEST, "maximum": _LARGEST}
     return found
 
