@@ -374,6 +374,12 @@ def test_what_a_pattern_lets_through(
             ['{"a":"1"}'],
             ['{"a":1}', '{"c":1}'],
         ),
+        (
+            {"$ref": "#/$defs/a"}
+            | {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"type": "string", "pattern": "("}}},
+            ['"1"'],
+            ["1"],
+        ),
         ({"type": "object", "not": {}, "title": "x"}, ["{}"], ["1"]),
         ({"type": "frobnicate"}, ["1", "{}"], []),
         (

@@ -278,11 +278,15 @@ def _enforceable(schema: dict[str, Any]) -> dict[str, Any]:
     form = _form(about.separators)
     shared = {name: schema[name] for name in lark.SHARED if isinstance(schema.get(name), dict)}
     if not about.strict:
-        shared = {
-            name: {key: _loosened(part, shared) for key, part in parts.items()}
-            for name, parts in shared.items()
-        }
-        options = {**_LENIENT, **form}
+        # References to a definition that is wrong as it came would be dropped. So each is loosened
+        # alone at first, then among the others.
+        known = {name: dict.fromkeys(parts, True) for name, parts in shared.items()}
+        for _ in range(2):
+            known = {
+                name: {key: _loosened(part, known) for key, part in parts.items()}
+                for name, parts in shared.items()
+            }
+        shared, options = known, {**_LENIENT, **form}
         return {**_loosened({**schema, **shared}, shared), "x-guidance": options}
     if wrong := _wrong(schema, _STRICT):
         path, part = _innermost(schema, shared)
