@@ -6,11 +6,13 @@ import json
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
+from llguidance import LLMatcher
 
 from localspec.engine.grammars import guidance, lark
 from localspec.engine.grammars.guidance import Guidance, Guided
@@ -152,6 +154,7 @@ def test_a_schema_of_the_wrong_shape_is_never_a_crash() -> None:
             except UsageError:
                 refused += 1
     assert len(keywords) * len(odd) / 2 < refused < len(keywords) * len(odd)
+    check('{"$defs": [1], "oneOf": [{"type": "string"}, {"type": "null"}]}')
 
 
 # ---------------------------------------------------------------- let through
@@ -414,6 +417,29 @@ def test_what_is_wrong_is_told_with_its_place(schema: dict[str, Any], place: str
         guidance.check(lark.grammar(lark.json_value(schema, "here")))
     assert caught.value.place == place
     assert place in caught.value.message
+
+
+def alternatives(number: int, **more: Any) -> str:
+    """A `oneOf` of objects, each with a required property of its own."""
+    each = [{"properties": {f"p{i}": {}}, "required": [f"p{i}"], **more} for i in range(number)]
+    return json.dumps({"oneOf": [{"type": "object", **one} for one in each]})
+
+
+@pytest.mark.parametrize(
+    ("more", "most"), [({"additionalProperties": False}, 4), ({}, 64)], ids=["closed", "open"]
+)
+def test_many_alternatives_are_not_compared_in_pairs(more: dict[str, Any], most: int) -> None:
+    guidance._told.cache_clear()
+    with mock.patch.object(guidance, "LLMatcher", wraps=LLMatcher) as matcher:
+        for _ in range(2):
+            check(alternatives(60, **more))
+    assert matcher.validate_grammar.call_count <= most
+
+
+def test_too_many_alternatives_that_may_overlap_are_refused_at_once() -> None:
+    check(alternatives(201, additionalProperties=False))
+    with pytest.raises(SchemaError, match="say anyOf"):
+        check(alternatives(201))
 
 
 def test_property_names_that_look_like_keywords_are_names() -> None:

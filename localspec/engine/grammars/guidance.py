@@ -24,6 +24,8 @@ from localspec.errors import EngineError, SchemaError, UsageError
 # with them a property's name could be written in two ways, and so occur twice.
 _STRICT: Schema = {"whitespace_pattern": "[ ]?", "json_allowed_escapes": '"\\bfnrt'}
 _LENIENT: Schema = {**_STRICT, "lenient": True, "coerce_one_of": True}
+# Comparing each of so many alternatives with all others takes three seconds.
+_MOST_COMPARED = 200
 # Keywords whose schemas apply to the same value.
 _IN_PLACE = ("anyOf", "oneOf", "allOf")
 # Prefix for the names of definitions in their original form.
@@ -293,9 +295,9 @@ def _enforceable(schema: dict[str, Any]) -> dict[str, Any]:
         words = sorted(part, key=lambda word: word == "type")
         words = [word for word in words if not _wrong({**shared, **_without(part, word)}, _STRICT)]
         raise _not_taken(next(iter(words), ""), _reason(wrong), about.place, path)
-    for path, way, other in _ways(schema, about.as_came):
-        if _wrong(_both(way, other, shared, about.as_came), _STRICT):
-            reason = "a value of one alternative may also conform to another"
+    every = _definitions(shared, about.as_came)
+    for path, ways, others in _alternatives(schema, about.as_came):
+        if reason := _overlap(ways, others, every):
             raise _not_taken("oneOf", reason, about.place, path)
     return {**schema, "x-guidance": {**_STRICT, **form}}
 
@@ -324,30 +326,45 @@ def _not_taken(word: str, reason: str, place: str, path: list[str]) -> SchemaErr
     )
 
 
-def _ways(schema: Schema, as_came: Schema) -> Iterator[tuple[list[str], Any, Any]]:
-    """Pairs of alternatives of a `oneOf` and their path: one as enforced, another as it came.
-
-    The enforced form is narrower, with objects closed. Text that it allows may still conform to the
-    original form of another alternative.
-    """
+def _alternatives(
+    schema: Schema, as_came: Schema
+) -> Iterator[tuple[list[str], list[Any], list[Any]]]:
+    """The path of every `oneOf`, and its alternatives: as enforced, and as they came."""
     ways, others = schema.get("oneOf"), as_came.get("oneOf")
-    if isinstance(ways, list) and isinstance(others, list):
-        for i, way in enumerate(ways):
-            yield from (([], way, other) for j, other in enumerate(others) if i != j)
+    if isinstance(ways, list) and isinstance(others, list) and len(others) > 1:
+        yield [], ways, [_as_came(other) for other in others]
     came = {tuple(path): part for path, part in lark.inner(as_came)}
     for path, part in lark.inner(schema):
-        for further, way, other in _ways(part, came.get(tuple(path), {})):
-            yield [*path, *further], way, other
+        for further, enforced, original in _alternatives(part, came.get(tuple(path), {})):
+            yield [*path, *further], enforced, original
 
 
-def _both(way: Any, other: Any, shared: Schema, as_came: Schema) -> Schema:
-    """A schema that can be enforced if nothing conforms to both `way` and the original `other`."""
-    found: dict[str, Any] = {"oneOf": [way, _as_came(other)]}
+def _overlap(ways: Sequence[Any], others: Sequence[Any], definitions: Schema) -> str:
+    """Why text of one alternative, as enforced, may conform to another as it came; empty if none.
+
+    The enforced form is narrower, with objects closed. So nothing more is to prove where the
+    originals exclude each other, and that takes one look at them all.
+    """
+
+    def exclude(*alternatives: Any) -> bool:
+        return not _wrong({"oneOf": alternatives, **definitions}, _STRICT)
+
+    if exclude(*others):
+        return ""
+    if len(others) > _MOST_COMPARED:
+        return f"some of more than {_MOST_COMPARED} alternatives may overlap; say anyOf"
+    if all(exclude(way, {"anyOf": [*others[:i], *others[i + 1 :]]}) for i, way in enumerate(ways)):
+        return ""
+    return "a value of one alternative may also conform to another"
+
+
+def _definitions(shared: Schema, as_came: Schema) -> dict[str, Any]:
+    """The definitions as enforced, and those of `as_came` in their original form."""
+    found: dict[str, Any] = dict(shared)
     for name in lark.SHARED:
-        came = as_came.get(name)
-        parts = {_CAME + key: _as_came(part) for key, part in dict(came or {}).items()}
-        if parts:
-            found[name] = {**shared.get(name, {}), **parts}
+        if isinstance(came := as_came.get(name), dict):
+            originals = {_CAME + key: _as_came(part) for key, part in came.items()}
+            found[name] = {**shared.get(name, {}), **originals}
     return found
 
 
