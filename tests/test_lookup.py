@@ -485,6 +485,20 @@ def test_after_a_long_copied_text_its_end_tells_no_nonsense() -> None:
             assert 0.0 < chances[-1] < chances[0] < 1.0
 
 
+@pytest.mark.parametrize("confidence", [0.999, 0.9, 0.3])
+@pytest.mark.parametrize("held", [0, 30, 8_000])
+def test_tokens_that_stayed_against_all_odds_tell_no_nonsense(confidence: float, held: int) -> None:
+    """More than one end is expected of them, though a copy ends only once."""
+    survival = Survival()
+    for _ in range(held):
+        survival.learn((confidence,), (0.0,))
+    for _ in range(500):
+        survival.learn((0.87, 0.26), (0.1, 0.1))
+        chances = list(survival.chances([0.9] * 30))
+        assert chances == sorted(chances, reverse=True)
+        assert 0.0 < chances[-1] < chances[0] < 1.0
+
+
 def test_a_copy_passes_over_sizes_that_cost_more_than_longer_ones() -> None:
     curve = Curve({1: 1.0, 2: 60.0, 9: 60.0, 10: 1.5, 64: 1.5})
     prices = Copying(Survival(), curve.times(64), curve.least, 1.0, stake=1.0)

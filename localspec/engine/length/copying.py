@@ -66,8 +66,12 @@ class Survival:
         until = last / 2
         if rate > _LOW:
             until = 1 / rate - last / math.expm1(min(50.0, rate * last))
+        # Of tokens that stayed by luck more than one end may be expected, but the last of them
+        # cannot have stayed less often than never.
         self._ended = _KEEP * self._ended + ended
-        self._risked = _KEEP * self._risked + sum(stayed) + last + ended * (until - last)
+        self._risked = (
+            _KEEP * self._risked + sum(stayed) + max(0.0, 1 - ended) * last + ended * until
+        )
 
     def chances(self, confidences: Sequence[float]) -> Iterator[float]:
         """S_k for k = 1, 2, ...: that the first k tokens stay."""
