@@ -179,7 +179,7 @@ class ChildServer:
 def _message(line: bytes) -> mcp_types.JSONRPCMessage:
     """A message, with signs in place of bytes and halves of letters that are no text.
 
-    Without it nobody would answer the call that it belongs to.
+    Else the call that it belongs to would never be answered.
 
     Raises:
         ValueError: it is no message.
