@@ -247,9 +247,11 @@ def test_a_smaller_cache_is_chosen_only_where_llama_cpp_takes_it() -> None:
         assert {found.target.cache_k for free in limit if (found := fitted(model, free))} == kinds
 
 
-def fitted(model: ModelFacts, free: FreeMemory) -> MemoryPlan | None:
+def fitted(
+    model: ModelFacts, free: FreeMemory, draft: ModelFacts | None = None
+) -> MemoryPlan | None:
     try:
-        return plan(model, None, free, UserLimits())
+        return plan(model, draft, free, UserLimits())
     except OutOfMemory:
         return None
 
@@ -266,6 +268,24 @@ def test_a_cache_type_that_llama_cpp_would_refuse_is_refused_before_the_load() -
     assert (
         plan(narrow, None, free, UserLimits(cache_k="bf16", cache_v="f32")).target.cache_v == "f32"
     )
+
+
+def test_a_model_without_flash_attention_is_planned_without_it() -> None:
+    """llama.cpp turns it off for Grok, and then caches no quantised values."""
+    wide = {**NARROW, "embedding_length": 2048}
+    grok, usual = facts(header("grok", wide)), facts(header("llama", wide))
+    on, off = (ModelSetup(n_ctx=CELLS, flash=flash) for flash in (True, False))
+    assert need(grok, on) == need(grok, off) == need(usual, off) != need(usual, on)
+    for target, draft in ((grok, None), (usual, grok)):
+        most = plan(target, draft, FreeMemory(10**11), UserLimits()).host + PROGRAM
+        limit = [FreeMemory(ram, address_space=ram) for ram in range(most, most // 8, -most // 40)]
+        found = [it for free in limit if (it := fitted(target, free, draft))]
+        assert len(found) > 10
+        assert {it.target.cache_k for it in found} == {"f16"}
+        with pytest.raises(UsageError, match=r"not have for the (target|draft)'s architecture"):
+            plan(target, draft, limit[0], UserLimits(cache_k="f16", cache_v="q8_0"))
+    limits = UserLimits(cache_k="q8_0", cache_v="f16")
+    assert plan(grok, None, FreeMemory(10**11), limits).target.cache_k == "q8_0"
 
 
 def test_keys_and_values_of_one_row_have_one_type() -> None:

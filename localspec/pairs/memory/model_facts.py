@@ -76,6 +76,11 @@ class ModelFacts:
     largest_matrix: int = 0
 
     @property
+    def flashes(self) -> bool:
+        """Whether llama.cpp has flash attention for it (src/llama-context.cpp turns it off)."""
+        return self.architecture != "grok"
+
+    @property
     def attends(self) -> bool:
         """Whether a layer of it has attention."""
         return any(key for key, _ in self.kv_widths)

@@ -6,7 +6,7 @@ holds during a batch: in the feed-forward part, in attention, or at the logits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Final
 
@@ -92,6 +92,7 @@ class MemoryNeed:
 
 def need(model: ModelFacts, setup: ModelSetup) -> MemoryNeed:
     """Compute the bytes that `model` takes when it is run with `setup`."""
+    setup = replace(setup, flash=setup.flash and model.flashes)
     all_layers = model.layers + 1
     on_device = all_layers if setup.gpu_layers < 0 else min(setup.gpu_layers, all_layers)
     share = max(0, on_device - 1)  # llama.cpp offloads the last layers, the output before any

@@ -272,8 +272,10 @@ class _Planner:
         )
         sizes = (_halvings(best.n_ctx) if limits.n_ctx is None else []) or [best.n_ctx]
         kinds = [best]
-        widths = self.target.head_widths + (self.draft.head_widths if self.draft else ())
-        whole = best.flash and not any(width % block_of(SMALLER_CACHE) for width in widths)
+        models = [each for each in (self.target, self.draft) if each is not None]
+        widths = [width for each in models for width in each.head_widths]
+        whole = best.flash and all(each.flashes for each in models)
+        whole = whole and not any(width % block_of(SMALLER_CACHE) for width in widths)
         if limits.cache_k is None and limits.cache_v is None and whole:
             kinds.append(replace(best, cache_k=SMALLER_CACHE, cache_v=SMALLER_CACHE))
         large = [n for n in sizes if n >= USUAL_CTX] or sizes[:1]
@@ -436,7 +438,13 @@ def _halvings(n_ctx: int) -> list[int]:
 
 def _require_cache_types(name: str, model: ModelFacts, limits: UserLimits) -> None:
     kinds = (limits.cache_k, limits.cache_v)
-    if limits.flash is not False:
+    if not model.flashes and kinds[1] is not None and block_of(kinds[1]) > 1:
+        raise UsageError(
+            f"values can be cached in {kinds[1]} only with flash attention, which llama.cpp does"
+            f" not have for the {name}'s architecture, {model.architecture}",
+            "Leave --cache-type-v out, or say f16.",
+        )
+    if limits.flash is not False and model.flashes:
         for letter, kind, width in zip("kv", kinds, model.head_widths, strict=True):
             if kind is not None and width % block_of(kind):
                 raise UsageError(
