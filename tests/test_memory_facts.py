@@ -3,7 +3,7 @@
 Most figures of the caches and states were read from llama.cpp's log (llama-cpp-python 0.3.36),
 which loaded files with these headers and holes in place of weights. Those of Nemotron-H, of Qwen3.5
 with layers that predict more tokens and of `recurrent_layers` follow from its source: it made no
-context for such files.
+context for such files. So do those of MiniMax-01; test_memory_plan.py holds a small one next to it.
 """
 
 from __future__ import annotations
@@ -129,6 +129,19 @@ KNOWN: dict[str, tuple[str, Keys, int]] = {
         | {"attention.value_length": 512, "attention.key_length_mla": 192}
         | {"ssm.conv_kernel": 4, "kda.head_dim": 128},
         CELLS * 576 * 2 + 3 * 4 * 32 * 128 * (9 + 128),
+    ),
+    "attention in every eighth layer, a square for each head in the others": (
+        "minimax-01",
+        {"block_count": 16, "embedding_length": 6144, "attention.head_count": 64, **EXPERTS}
+        | {"attention.head_count_kv": 8, "attention.key_length": 128}
+        | {"attention.value_length": 128},
+        CELLS * 2 * 2048 * 2 + 14 * 4 * 64 * 128**2,
+    ),
+    "the same, and a header that says which layers": (
+        "minimax-01",
+        {"block_count": 4, "embedding_length": 512, "attention.head_count": 8}
+        | {"attention.head_count_kv": 4, "full_attention_interval": 2},
+        CELLS * 2 * 512 * 2 + 2 * 4 * 8 * 64**2,
     ),
     "no attention at all": (
         "rwkv7",

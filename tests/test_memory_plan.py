@@ -39,6 +39,7 @@ from localspec.pairs.report import describe
 from localspec.pairs.report.examine import examine
 
 from .support import gguf_models, ggufs, heads
+from .support.any_model import write_any
 
 GB = 10**9
 CARD = DeviceMemory("a card", GB, GB, label="CUDA0")
@@ -76,6 +77,14 @@ def test_every_architecture_takes_what_was_planned(tmp_path: Path, kind: str) ->
     path = gguf_models.GENERATORS[kind](tmp_path / "it.gguf")
     for snapshots in (0, 8):
         assert_close(path, ModelSetup(n_ctx=8192, snapshots=snapshots))
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("architecture", ["minimax-01", "grok"])
+def test_any_architecture_takes_what_was_planned(tmp_path: Path, architecture: str) -> None:
+    path = write_any(tmp_path / "it.gguf", architecture)
+    for n_ctx in (2048, 8192):
+        assert_close(path, ModelSetup(n_ctx=n_ctx))
 
 
 @pytest.mark.parametrize("cache", ["f32", "bf16", "q8_0", "q4_0", "iq4_nl", "q5_1"])

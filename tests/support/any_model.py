@@ -126,7 +126,11 @@ OWN: Mapping[str, Settings] = {
     },
     "nemotron_h": MAMBA,
     "nemotron_h_moe": MAMBA,
-    "minimax-01": {"residual_scale": 1.0, "full_attention_interval": 2},
+    "minimax-01": {
+        "residual_scale": 1.0,
+        "full_attention_interval": 2,
+        "attention.head_count": 8,
+    },
     "mimo2": {**WINDOW, "attention.sliding_window_pattern": each(1, 0)},
     "cohere2moe": {**WINDOW, "attention.sliding_window_pattern": each(1, 0), "logit_scale": 1.0},
     "step35": {**WINDOW, "attention.sliding_window_pattern": each(1, 0)},

@@ -21,7 +21,8 @@ N_BATCH: Final = 512
 _TOKEN_BYTES: Final = 180  # a token's text, twice, and its index
 _RECURRENT: Final = ("mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7", "falcon-h1")
 # One of this many layers has attention, if the header does not say which.
-_FULL_ATTENTION_INTERVAL: Final = {"minimax-01": 8}
+_LIGHTNING: Final = "minimax-01"  # its other layers keep a square for each head instead
+_FULL_ATTENTION_INTERVAL: Final = {_LIGHTNING: 8}
 _USUAL_INTERVAL: Final = 4
 _GEMMA3N_OWN_CACHES: Final = 20  # later layers read the cache of an earlier one
 _KDA_KERNEL: Final = 4
@@ -259,7 +260,8 @@ def _by_layers(tensors: Iterable[TensorInfo], layers: int, trunk: int) -> tuple[
 def _stateful(header: GgufHeader, layers: int, trunk: int) -> frozenset[int]:
     """Indices of the layers with a recurrent state."""
     named = ("shortconv.l_cache", "wkv.head_size", "ssm.inner_size", "kda.head_dim")
-    if not any(_number(header, name) for name in named):
+    lightning = header.architecture == _LIGHTNING
+    if not (lightning or any(_number(header, name) for name in named)):
         return frozenset()
     every = range(trunk)
     kv_heads = header.settings("attention.head_count_kv")
@@ -293,9 +295,17 @@ def _state_elements(header: GgufHeader, heads: int) -> int:
         return width * (head + (number("token_shift_count") or 2))
     if head := number("kda.head_dim"):
         return heads * head * (3 * ((kernel or _KDA_KERNEL) - 1) + head)
+    if header.architecture == _LIGHTNING:
+        return heads * _key_length(header, heads) ** 2
     inner, states = number("ssm.inner_size"), number("ssm.state_size")
     conv = max(0, kernel - 1) * (inner + 2 * number("ssm.group_count") * states)
     return conv + states * inner
+
+
+def _key_length(header: GgufHeader, heads: int) -> int:
+    """Elements of a key head."""
+    usual = _number(header, "embedding_length") // heads if heads else 0
+    return _number(header, "attention.key_length", usual)
 
 
 def _head_widths(header: GgufHeader, layers: int, width: int) -> list[tuple[int, int]]:
@@ -352,13 +362,16 @@ def _by_heads(header: GgufHeader, heads: list[tuple[int, int]]) -> tuple[tuple[i
 def _widest(header: GgufHeader, width: int, heads: int) -> int:
     """The most floats per token that a layer holds, in feed-forward or attention."""
     ff = _most(header, "feed_forward_length")
-    key = _number(header, "attention.key_length", width // heads if heads else 0)
+    attention = 3 * heads * _key_length(header, heads)
+    if header.architecture == _LIGHTNING:
+        # How far tokens are apart, how their weights decay with it, and their products.
+        attention += 3 * heads * N_BATCH
     parts = 3 * ff if _gated(header, ff) else 2 * ff
     if used := _most(header, "expert_used_count"):
         expert = _most(header, "expert_feed_forward_length", ff)
         parts = 3 * max(used * expert, used * width // 2)
     inner = _number(header, "ssm.inner_size")
-    return 4 * width + max(parts, 3 * heads * key, 3 * inner)
+    return 4 * width + max(parts, attention, 3 * inner)
 
 
 def _gated(header: GgufHeader, ff: int) -> bool:
