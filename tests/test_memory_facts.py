@@ -3,7 +3,8 @@
 Most figures of the caches and states were read from llama.cpp's log (llama-cpp-python 0.3.36),
 which loaded files with these headers and holes in place of weights. Those of Nemotron-H, of Qwen3.5
 with layers that predict more tokens and of `recurrent_layers` follow from its source: it made no
-context for such files. So do those of MiniMax-01; test_memory_plan.py holds a small one next to it.
+context for such files. So do those of MiniMax-01 and Nanbeige; test_memory_plan.py holds small
+ones next to it.
 """
 
 from __future__ import annotations
@@ -142,6 +143,12 @@ KNOWN: dict[str, tuple[str, Keys, int]] = {
         {"block_count": 4, "embedding_length": 512, "attention.head_count": 8}
         | {"attention.head_count_kv": 4, "full_attention_interval": 2},
         CELLS * 2 * 512 * 2 + 2 * 4 * 8 * 64**2,
+    ),
+    "every layer passed through three times, with a cache for each time": (
+        "nanbeige",
+        {"block_count": 4, "embedding_length": 2048, "attention.head_count": 16}
+        | {"attention.head_count_kv": 4, "num_loops": 3},
+        CELLS * 3 * 4 * 1024 * 2,
     ),
     "no attention at all": (
         "rwkv7",

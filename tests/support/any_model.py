@@ -131,6 +131,7 @@ OWN: Mapping[str, Settings] = {
         "full_attention_interval": 2,
         "attention.head_count": 8,
     },
+    "nanbeige": {"num_loops": 3},
     "mimo2": {**WINDOW, "attention.sliding_window_pattern": each(1, 0)},
     "cohere2moe": {**WINDOW, "attention.sliding_window_pattern": each(1, 0), "logit_scale": 1.0},
     "step35": {**WINDOW, "attention.sliding_window_pattern": each(1, 0)},

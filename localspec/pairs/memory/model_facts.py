@@ -342,9 +342,12 @@ def _kv_widths(
     if header.architecture == "gemma3n":
         own = _GEMMA3N_OWN_CACHES
     without = frozenset() if header.architecture == "falcon-h1" else stateful
+    passes = _number(header, "num_loops") or 1  # each through all layers, with its own cache
     return tuple(
-        widths if (i < min(own, trunk) or trunk <= i < loaded) and i not in without else (0, 0)
-        for i, widths in enumerate(_by_heads(header, heads))
+        (passes * key, passes * value)
+        if (i < min(own, trunk) or trunk <= i < loaded) and i not in without
+        else (0, 0)
+        for i, (key, value) in enumerate(_by_heads(header, heads))
     )
 
 
