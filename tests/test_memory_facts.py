@@ -3,8 +3,8 @@
 Most figures of the caches and states were read from llama.cpp's log (llama-cpp-python 0.3.36),
 which loaded files with these headers and holes in place of weights. Those of Nemotron-H, of Qwen3.5
 with layers that predict more tokens and of `recurrent_layers` follow from its source: it made no
-context for such files. So do those of MiniMax-01 and Nanbeige; test_memory_plan.py holds small
-ones next to it.
+context for such files. So do those of MiniMax-01, Nanbeige and the models with an indexer;
+test_memory_plan.py holds small ones next to it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,11 @@ CELLS = 4096
 EXPERTS = {"expert_count": 8, "expert_used_count": 4, "expert_feed_forward_length": 512}
 SSM = {"ssm.conv_kernel": 4, "ssm.state_size": 128}
 HEADS_256 = {"attention.key_length": 256, "attention.value_length": 256}
+INDEXER = {
+    "attention.indexer.head_count": 64,
+    "attention.indexer.key_length": 128,
+    "attention.indexer.top_k": 2048,
+}
 LATENT = {"attention.kv_lora_rank": 512, "rope.dimension_count": 64}
 
 # architecture, its keys, bytes of the cache and of the states at 4,096 tokens in f16
@@ -149,6 +154,60 @@ KNOWN: dict[str, tuple[str, Keys, int]] = {
         {"block_count": 4, "embedding_length": 2048, "attention.head_count": 16}
         | {"attention.head_count_kv": 4, "num_loops": 3},
         CELLS * 3 * 4 * 1024 * 2,
+    ),
+    "keys of an indexer": (
+        "deepseek32",
+        {"block_count": 5, "embedding_length": 7168, "attention.head_count": 128, **LATENT}
+        | {"attention.head_count_kv": 1, "attention.key_length": 576, "nextn_predict_layers": 1}
+        | {"attention.value_length": 512, "attention.key_length_mla": 192, **INDEXER},
+        CELLS * 4 * (576 + 128) * 2,
+    ),
+    "an indexer in the layers that are listed": (
+        "hy_v4",
+        {"block_count": 4, "embedding_length": 4096, "attention.head_count": 64, **LATENT}
+        | {"attention.head_count_kv": 1, "attention.key_length": 576}
+        | {"attention.value_length": 512, "attention.key_length_mla": 192, **INDEXER}
+        | {"attention.indexer.types": [1, 0, 0, 1]},
+        CELLS * (4 * 576 + 2 * 128) * 2,
+    ),
+    "an indexer in the layers that llama.cpp knows": (
+        "glm-dsa",
+        {"block_count": 8, "embedding_length": 6144, "attention.head_count": 64, **LATENT}
+        | {"attention.head_count_kv": 1, "attention.key_length": 576, "context_length": 1 << 20}
+        | {"attention.value_length": 512, "attention.key_length_mla": 192, **INDEXER},
+        CELLS * (8 * 576 + 4 * 128) * 2,
+    ),
+    "one row for keys and values in layers of two widths, and an indexer in the wide ones": (
+        "dots3note",
+        {"block_count": 4, "embedding_length": 4096, "attention.head_count": 64, **LATENT}
+        | {"attention.head_count_kv": 1, "attention.key_length": 576, **INDEXER}
+        | {"attention.value_length": 512, "attention.key_length_mla": 192}
+        | {"attention.key_length_swa": 320, "attention.value_length_swa": 256}
+        | {"attention.sliding_window": 512, "attention.sliding_window_pattern": [1, 0, 1, 0]}
+        | {"attention.indexer.types": [0, 1, 0, 1]},
+        CELLS * 2 * (576 + 128 + 320) * 2,
+    ),
+    "an indexer with a value head, in no dense layer": (
+        "minimax-m3",
+        {"block_count": 4, "embedding_length": 6144, "attention.head_count": 64, **INDEXER}
+        | {"attention.head_count_kv": 4, "attention.key_length": 128}
+        | {"attention.value_length": 128, "leading_dense_block_count": 3},
+        CELLS * (4 * 1024 + 256) * 2,
+    ),
+    "keys, gates and pooled keys in the layers with attention": (
+        "glm5-next",
+        {"block_count": 4, "embedding_length": 4096, "attention.head_count": 32, **LATENT}
+        | {"attention.head_count_kv": [0, 0, 0, 1], "attention.key_length": 512}
+        | {"attention.value_length": 512, "attention.key_length_mla": 192, "kda.head_dim": 128}
+        | {"ssm.conv_kernel": 4, "attention.indexer.kpool": 4, **INDEXER},
+        CELLS * (512 + 3 * 128) * 2 + 3 * 4 * 32 * 128 * (9 + 128),
+    ),
+    "an indexer in the layers without a state": (
+        "qwen4exp",
+        {"block_count": 8, "embedding_length": 2048, "attention.head_count": 16, **SSM, **EXPERTS}
+        | {"attention.head_count_kv": 2, "ssm.inner_size": 4096, "ssm.group_count": 16}
+        | {**HEADS_256, **INDEXER},
+        CELLS * 2 * (1024 + 128) * 2 + 6 * 4 * (3 * (4096 + 4096) + 4096 * 128),
     ),
     "no attention at all": (
         "rwkv7",

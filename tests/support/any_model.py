@@ -43,6 +43,13 @@ INDEXED = {
     "attention.indexer.key_length": 128,
     "attention.indexer.top_k": 4096,
 }
+STREAMS = {
+    "hyper_connection.count": 4,
+    "hyper_connection.sinkhorn_iterations": 2,
+    "hyper_connection.epsilon": 1e-6,
+    "hyper_connection.magnitude": 1.0,
+    "hyper_connection.low_rank": 8,
+}
 WINDOW = {
     "attention.sliding_window": 64,
     "attention.key_length_swa": 64,
@@ -152,10 +159,29 @@ OWN: Mapping[str, Settings] = {
         **DELTA,
         **SECTIONS,
         **INDEXED,
-        "hyper_connection.count": 4,
-        "hyper_connection.sinkhorn_iterations": 2,
-        "hyper_connection.epsilon": 1e-6,
-        "hyper_connection.low_rank": 8,
+        **STREAMS,
+        "attention.compress_ratios": each(4),
+    },
+    "hy_v4": {**LATENT, **INDEXED, **STREAMS, "attention.indexer.types": each(1, 0)},
+    "glm5-next": {
+        **LATENT,
+        **INDEXED,
+        **STREAMS,
+        "attention.head_count_kv": each(0, 1),
+        "attention.key_length": 64,
+        "attention.indexer.top_k": 512,
+        "attention.indexer.kpool": 4,
+        "kda.head_dim": 64,
+        "kda.gate_lower_bound": -5.0,
+        "rope.dimension_count": 0,
+        "ssm.conv_kernel": 4,
+    },
+    "minimax-m3": {
+        **INDEXED,
+        "attention.indexer.head_count": 2,
+        "attention.indexer.top_k": 16,
+        "attention.indexer.block_size": 64,
+        "attention.indexer.local_blocks": 1,
     },
     "hunyuan_vl": SECTIONS,
 }

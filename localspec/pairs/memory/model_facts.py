@@ -16,6 +16,7 @@ from localspec.drafter_names import ASSISTANT, MTP
 from localspec.limits import HEAD_BATCH, MAX_BATCH_OUTPUTS
 from localspec.pairs.gguf.head_checks import has_usable_mtp, head_kind
 from localspec.pairs.gguf.header import MAX_LAYERS, GgufHeader, TensorInfo
+from localspec.pairs.memory.indexers import DENSE, Indexer, indexer, with_indexers
 
 N_BATCH: Final = 512
 _TOKEN_BYTES: Final = 180  # a token's text, twice, and its index
@@ -51,6 +52,7 @@ class ModelFacts:
         borrows: whether its cache counts as the target's: it has none, or is inside the target.
         experts: the part of each layer's bytes that its experts take.
         largest_matrix: bytes of the largest tensor of a layer.
+        indexer: what choosing the tokens that are attended to takes of a batch.
     """
 
     architecture: str
@@ -75,6 +77,7 @@ class ModelFacts:
     borrows: bool = False
     experts: tuple[int, ...] = ()
     largest_matrix: int = 0
+    indexer: Indexer = DENSE
 
     @property
     def flashes(self) -> bool:
@@ -119,6 +122,8 @@ def facts(header: GgufHeader, *, mtp: bool = False) -> ModelFacts:
     loaded = layers if mtp else trunk
     per_layer, other, output, tied = _weights(header, layers, loaded)
     head_widths = _head_widths(header, layers, width)
+    kv_widths = _kv_widths(header, head_widths, trunk, loaded, stateful)
+    chooses = indexer(header, sum(1 for key, _ in kv_widths[:trunk] if key))
     experts = [each for each in header.tensors if _EXPERTS.search(each.name)]
     return ModelFacts(
         architecture=header.architecture,
@@ -130,11 +135,12 @@ def facts(header: GgufHeader, *, mtp: bool = False) -> ModelFacts:
         other_weights=other,
         output_weights=output,
         tied=tied,
-        kv_widths=_kv_widths(header, head_widths, trunk, loaded, stateful),
+        kv_widths=with_indexers(header, kv_widths, head_widths, trunk),
         head_widths=(gcd(*(k for k, _ in head_widths)), gcd(*(v for _, v in head_widths))),
         state=(elements, len(stateful)) if elements else (0, 0),
         widest=_widest(header, width, heads),
-        masks=2 if _number(header, "attention.sliding_window") else 1,
+        masks=1 + bool(_number(header, "attention.sliding_window")) + chooses.masks,
+        indexer=chooses,
         experts=_by_layers(experts, layers, loaded),
         largest_matrix=max(
             (each.n_bytes for each in header.tensors if each.name.startswith("blk.")), default=0
@@ -201,6 +207,8 @@ def mtp_facts(target: GgufHeader) -> ModelFacts:
         experts=(),
         kv_widths=whole.kv_widths[trunk:],
         state=(0, 0),
+        masks=whole.masks - whole.indexer.masks,
+        indexer=DENSE,
         batch=HEAD_BATCH,
         outputs=1,
         shown=whole.width * max(1, _number(target, "hyper_connection.count")),
@@ -324,6 +332,8 @@ def _head_widths(header: GgufHeader, layers: int, width: int) -> list[tuple[int,
     if _number(header, "attention.key_length_mla"):
         full = full[0], 0  # latent attention keeps one compressed row, from which both are made
     short = both("_swa", full)
+    if not full[1]:
+        short = short[0], 0
     sliding = header.settings("attention.sliding_window_pattern")
     if len(sliding) < layers:
         sliding = [0] * layers  # given as a rule: then all widths are the same

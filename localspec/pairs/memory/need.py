@@ -178,6 +178,7 @@ def _layer(model: ModelFacts, setup: ModelSetup, n_ctx: int, batch: int) -> int:
         scores = batch * n_ctx * _F32
         stream = batch * model.width * _F32
         layer = max(layer + scores, (model.heads + model.masks) * scores + 6 * stream)
+    layer += batch * model.indexer.n_floats(n_ctx, flash=setup.flash) * _F32
     return max(layer, _LEAST_COMPUTE)
 
 

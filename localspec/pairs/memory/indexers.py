@@ -1,0 +1,112 @@
+"""What sparse attention takes to choose the tokens that it attends to: its indexer.
+
+It follows llama.cpp's caches (src/llama-kv-cache-dsa.cpp, src/llama-kv-cache-msa.cpp,
+src/llama-memory-hybrid-idx.cpp) and graphs (src/llama-graph.cpp, src/models).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from localspec.pairs.gguf.header import GgufHeader
+
+Widths = Sequence[tuple[int, int]]
+_GLM_5_2_TRAINED: Final = 1 << 20  # tokens; its files do not say which layers choose
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Indexer:
+    """What choosing takes of a batch, in floats.
+
+    Attributes:
+        queries: for each token; they are turned, which makes a copy.
+        scores: for each token and each of the cache.
+        chosen: how many tokens each token chooses.
+        marks: for each token and each that it chooses.
+        masks: how many it has besides those of attention.
+        by_flash: whether only flash attention is sparse.
+    """
+
+    queries: int = 0
+    scores: float = 0
+    chosen: int = 0
+    marks: int = 0
+    masks: int = 0
+    by_flash: bool = False
+
+    def n_floats(self, n_ctx: int, *, flash: bool) -> int:
+        """The floats for one token of a batch over a cache of `n_ctx`."""
+        if self.by_flash and not flash:
+            return 0
+        marks = self.marks * min(self.chosen, n_ctx)
+        return 2 * self.queries + round(self.scores * n_ctx) + marks
+
+
+DENSE: Final = Indexer()
+"""That of a model which attends to all tokens."""
+
+
+def indexer(header: GgufHeader, attending: int) -> Indexer:
+    """The indexer of a model of which so many layers have attention."""
+
+    def number(name: str) -> int:
+        return max(0, header.setting(f"attention.indexer.{name}"))
+
+    heads, chosen = number("head_count"), number("top_k")
+    queries = heads * number("key_length")
+    blocks = [each for each in header.settings("attention.compress_ratios") if each > 0]
+    if not queries or (header.architecture == "qwen4exp" and not blocks):
+        return DENSE
+    if header.architecture == "deepseek4":
+        return DENSE
+    if header.architecture == "minimax-m3":  # the mask in F32, and one for each head, also turned
+        return Indexer(scores=2 * heads + 1, by_flash=True)
+    if number("kpool"):  # indices, marks, and which of them are valid, before and after a step
+        return Indexer(queries=queries, scores=1, chosen=chosen, marks=4)
+    # The marks of all layers are held at once: llama.cpp allocates what no step computes first.
+    if blocks:  # scores of blocks by each head, twice, and the keys of which a block's is the mean
+        scores = 2 * heads / min(blocks) + 0.5
+        return Indexer(queries=queries, scores=scores, chosen=chosen, marks=attending)
+    return Indexer(queries=queries, scores=1, chosen=chosen, marks=attending + 1, masks=1)
+
+
+def with_indexers(
+    header: GgufHeader, widths: Widths, heads: Widths, trunk: int
+) -> tuple[tuple[int, int], ...]:
+    """Elements that each layer caches of a token, with the keys that its indexer scores.
+
+    Args:
+        header: the model's.
+        widths: the elements without them.
+        heads: the widths of each layer's key and value heads.
+        trunk: how many layers do not predict more tokens; the others attend to all tokens.
+    """
+    wide = max(0, header.setting("attention.indexer.key_length"))
+    if header.architecture == "deepseek4":
+        return tuple(widths)
+    if header.setting("attention.indexer.kpool") > 0:
+        wide *= 3  # with a gate, and what is pooled
+    choosing = _choosing(header, trunk)
+    return tuple(
+        (key + wide, value + (heads[i][1] if header.architecture == "minimax-m3" else 0))
+        if wide and key and i < trunk and choosing[i]
+        else (key, value)
+        for i, (key, value) in enumerate(widths)
+    )
+
+
+def _choosing(header: GgufHeader, trunk: int) -> list[int]:
+    """Which layers choose tokens; the others attend to those of the one before."""
+    every = range(trunk)
+    if header.architecture == "minimax-m3":
+        dense = header.setting("leading_dense_block_count")
+        return [int(i >= dense) for i in every]
+    found = header.settings("attention.indexer.types")
+    if len(found) > 1:
+        return (found + [0] * trunk)[:trunk]
+    if not found and header.architecture == "glm-dsa":
+        late = header.setting("context_length") >= _GLM_5_2_TRAINED
+        return [int(not late or i < 2 or i % 4 == 2) for i in every]
+    return [*(found or [1])] * trunk
