@@ -244,6 +244,18 @@ def test_caches_and_states_are_those_that_llama_cpp_allocates(name: str) -> None
     assert need(facts(header(architecture, keys)), ModelSetup(n_ctx=CELLS)).host_cache == n_bytes
 
 
+@pytest.mark.parametrize(
+    ("architecture", "window", "masks"),
+    [
+        *(("llama4", None, 2), ("llama4", 0, 1), ("gemma2", None, 2)),
+        *(("gemma3", None, 1), ("gemma3", 512, 2), ("phi3", 2048, 1)),
+    ],
+)
+def test_a_window_has_a_mask_of_its_own(architecture: str, window: int | None, masks: int) -> None:
+    keys: Keys = {} if window is None else {"attention.sliding_window": window}
+    assert facts(header(architecture, keys)).masks == masks
+
+
 @pytest.mark.parametrize("keys", [{}, {"block_count": 4}, {"attention.head_count": [0, 0]}])
 def test_a_header_without_sizes_is_no_reason_to_fail(keys: Keys) -> None:
     found = need(facts(header("llama", keys)), ModelSetup(n_ctx=CELLS))

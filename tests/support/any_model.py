@@ -138,6 +138,8 @@ OWN: Mapping[str, Settings] = {
         "full_attention_interval": 2,
         "attention.head_count": 8,
     },
+    "phi3": {"attention.sliding_window": 64},
+    "llama4": {"interleave_moe_layer_step": 1},
     "nanbeige": {"num_loops": 3},
     "mimo2": {**WINDOW, "attention.sliding_window_pattern": each(1, 0)},
     "cohere2moe": {**WINDOW, "attention.sliding_window_pattern": each(1, 0), "logit_scale": 1.0},

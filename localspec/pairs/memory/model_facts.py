@@ -25,6 +25,7 @@ _RECURRENT: Final = ("mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7"
 _LIGHTNING: Final = "minimax-01"  # its other layers keep a square for each head instead
 _FULL_ATTENTION_INTERVAL: Final = {_LIGHTNING: 8}
 _USUAL_INTERVAL: Final = 4
+_WINDOWS: Final = {"llama4": 8192, "gemma2": 4096}  # if the header does not say
 _GEMMA3N_OWN_CACHES: Final = 20  # later layers read the cache of an earlier one
 _KDA_KERNEL: Final = 4
 # Tensors that `--cpu-moe` keeps in main memory (common/common.h, LLM_FFN_EXPS_REGEX).
@@ -139,7 +140,7 @@ def facts(header: GgufHeader, *, mtp: bool = False) -> ModelFacts:
         head_widths=(gcd(*(k for k, _ in head_widths)), gcd(*(v for _, v in head_widths))),
         state=(elements, len(stateful)) if elements else (0, 0),
         widest=_widest(header, width, heads),
-        masks=1 + bool(_number(header, "attention.sliding_window")) + chooses.masks,
+        masks=1 + _slides(header) + chooses.masks,
         indexer=chooses,
         experts=_by_layers(experts, layers, loaded),
         largest_matrix=max(
@@ -385,6 +386,12 @@ def _widest(header: GgufHeader, width: int, heads: int) -> int:
         parts = 3 * max(used * expert, used * width // 2)
     inner = _number(header, "ssm.inner_size")
     return 4 * width + max(parts, attention, 3 * inner)
+
+
+def _slides(header: GgufHeader) -> bool:
+    """Whether layers attend within a window: llama.cpp switches Phi-3's off."""
+    window = _number(header, "attention.sliding_window", _WINDOWS.get(header.architecture, 0))
+    return window > 0 and header.architecture != "phi3"
 
 
 def _gated(header: GgufHeader, ff: int) -> bool:
