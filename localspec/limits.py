@@ -14,6 +14,9 @@ llama.cpp sizes its compute buffer by this number, and so does the memory plan. 
 prefill batch would take 300 MB at a vocabulary of 152,000 tokens.
 """
 
+N_BATCH: Final = 512
+"""Tokens in one decode of a prompt."""
+
 HEAD_BATCH: Final = 32
 """The most rows in one decode of a draft head.
 

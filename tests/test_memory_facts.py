@@ -209,6 +209,14 @@ KNOWN: dict[str, tuple[str, Keys, int]] = {
         | {**HEADS_256, **INDEXER},
         CELLS * 2 * (1024 + 128) * 2 + 6 * 4 * (3 * (4096 + 4096) + 4096 * 128),
     ),
+    "one row for keys and values, and a quarter of a row and of an indexer's key for each token": (
+        "deepseek4",
+        {"block_count": 4, "embedding_length": 4096, "attention.head_count": 64, **INDEXER}
+        | {"attention.head_count_kv": 1, "attention.key_length": 512}
+        | {"attention.value_length": 512, "attention.sliding_window": 128}
+        | {"attention.compress_ratios": [0, 4, 4, 0]},
+        CELLS * (4 * 512 + 2 * (512 + 128) // 4) * 2,
+    ),
     "no attention at all": (
         "rwkv7",
         {
@@ -379,8 +387,9 @@ def test_a_model_without_flash_attention_is_planned_without_it() -> None:
     assert plan(grok, None, FreeMemory(10**11), limits).target.cache_k == "q8_0"
 
 
-def test_keys_and_values_of_one_row_have_one_type() -> None:
-    architecture, keys, _ = KNOWN["one row for keys and values"]
+@pytest.mark.parametrize("name", [name for name in KNOWN if name.startswith("one row for keys")])
+def test_keys_and_values_of_one_row_have_one_type(name: str) -> None:
+    architecture, keys, _ = KNOWN[name]
     model, free = facts(header(architecture, keys)), FreeMemory(10**11)
     with pytest.raises(UsageError, match="cached in the same type"):
         plan(model, None, free, UserLimits(cache_k="q8_0", cache_v="f16"))

@@ -80,7 +80,7 @@ def test_every_architecture_takes_what_was_planned(tmp_path: Path, kind: str) ->
 
 
 @pytest.mark.few(1)
-@pytest.mark.parametrize("architecture", sorted({*OWN, "grok"} - {"deepseek4"}))
+@pytest.mark.parametrize("architecture", sorted({*OWN, "grok"}))
 def test_any_architecture_takes_what_was_planned(tmp_path: Path, architecture: str) -> None:
     path = write_any(tmp_path / "it.gguf", architecture, layers=4)
     for n_ctx in (2048, 8192):

@@ -7,7 +7,7 @@ from typing import Any
 
 from localspec.engine.llama.library import lib
 from localspec.engine.llama.platform.hardware import default_threads
-from localspec.limits import MAX_BATCH_OUTPUTS
+from localspec.limits import MAX_BATCH_OUTPUTS, N_BATCH
 
 # enum ggml_type
 _TYPES = {"f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3}
@@ -31,7 +31,7 @@ class ContextOptions:
     """
 
     n_ctx: int
-    n_batch: int = 512
+    n_batch: int = N_BATCH
     threads: int | None = None
     threads_batch: int | None = None
     flash_attention: bool | None = None

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from localspec.limits import N_BATCH
 from localspec.pairs.gguf.header import GgufHeader
 
 Widths = Sequence[tuple[int, int]]
+_CHOSEN_GROUP: Final = 4  # tokens of DeepSeek 4 that are chosen together
 _GLM_5_2_TRAINED: Final = 1 << 20  # tokens; its files do not say which layers choose
 
 
@@ -22,26 +24,22 @@ class Indexer:
 
     Attributes:
         queries: for each token; they are turned, which makes a copy.
-        scores: for each token and each of the cache.
+        scores: for each token and each of the cache, without and with flash attention.
         chosen: how many tokens each token chooses.
         marks: for each token and each that it chooses.
         masks: how many it has besides those of attention.
-        by_flash: whether only flash attention is sparse.
     """
 
     queries: int = 0
-    scores: float = 0
+    scores: tuple[float, float] = (0, 0)
     chosen: int = 0
     marks: int = 0
     masks: int = 0
-    by_flash: bool = False
 
     def n_floats(self, n_ctx: int, *, flash: bool) -> int:
         """The floats for one token of a batch over a cache of `n_ctx`."""
-        if self.by_flash and not flash:
-            return 0
         marks = self.marks * min(self.chosen, n_ctx)
-        return 2 * self.queries + round(self.scores * n_ctx) + marks
+        return 2 * self.queries + round(self.scores[flash] * n_ctx) + marks
 
 
 DENSE: Final = Indexer()
@@ -60,16 +58,28 @@ def indexer(header: GgufHeader, attending: int) -> Indexer:
     if not queries or (header.architecture == "qwen4exp" and not blocks):
         return DENSE
     if header.architecture == "deepseek4":
-        return DENSE
+        return Indexer(queries=queries, scores=_scores_of_groups(header))
     if header.architecture == "minimax-m3":  # the mask in F32, and one for each head, also turned
-        return Indexer(scores=2 * heads + 1, by_flash=True)
+        return Indexer(scores=(0, 2 * heads + 1))
     if number("kpool"):  # indices, marks, and which of them are valid, before and after a step
-        return Indexer(queries=queries, scores=1, chosen=chosen, marks=4)
+        return Indexer(queries=queries, scores=(1, 1), chosen=chosen, marks=4)
     # The marks of all layers are held at once: llama.cpp allocates what no step computes first.
     if blocks:  # scores of blocks by each head, twice, and the keys of which a block's is the mean
         scores = 2 * heads / min(blocks) + 0.5
-        return Indexer(queries=queries, scores=scores, chosen=chosen, marks=attending)
-    return Indexer(queries=queries, scores=1, chosen=chosen, marks=attending + 1, masks=1)
+        return Indexer(queries=queries, scores=(scores, scores), chosen=chosen, marks=attending)
+    return Indexer(queries=queries, scores=(1, 1), chosen=chosen, marks=attending + 1, masks=1)
+
+
+def _scores_of_groups(header: GgufHeader) -> tuple[float, float]:
+    """The floats of DeepSeek 4 for each token and each of the cache.
+
+    A batch attends to the tokens and to their groups of four: a quarter more, in a mask of both,
+    and with flash attention in a copy of both's keys in F16.
+    """
+    more = 1 / _CHOSEN_GROUP
+    heads = max(header.settings("attention.head_count"), default=0)
+    keys = header.setting("attention.key_length") / 2 / N_BATCH
+    return heads * more + 1 + more, 0.5 + (1 + more) * keys
 
 
 def with_indexers(
@@ -85,7 +95,7 @@ def with_indexers(
     """
     wide = max(0, header.setting("attention.indexer.key_length"))
     if header.architecture == "deepseek4":
-        return tuple(widths)
+        return _with_groups(header, widths, wide, trunk)
     if header.setting("attention.indexer.kpool") > 0:
         wide *= 3  # with a gate, and what is pooled
     choosing = _choosing(header, trunk)
@@ -93,6 +103,23 @@ def with_indexers(
         (key + wide, value + (heads[i][1] if header.architecture == "minimax-m3" else 0))
         if wide and key and i < trunk and choosing[i]
         else (key, value)
+        for i, (key, value) in enumerate(widths)
+    )
+
+
+def _with_groups(
+    header: GgufHeader, widths: Widths, wide: int, trunk: int
+) -> tuple[tuple[int, int], ...]:
+    """Elements that each layer caches of a token, with its share of what is kept of its group.
+
+    The trunk makes keys and values from one row. Groups of `_CHOSEN_GROUP` also have a row by which
+    they are chosen. llama.cpp rounds their number up to 256, which is not counted here.
+    """
+    groups = header.settings("attention.compress_ratios") + [0] * trunk
+    return tuple(
+        (key + -(-(key + wide * (groups[i] == _CHOSEN_GROUP)) // groups[i]), 0)
+        if i < trunk and groups[i] > 0
+        else (key, value * (i >= trunk))
         for i, (key, value) in enumerate(widths)
     )
 

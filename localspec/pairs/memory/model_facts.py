@@ -13,12 +13,11 @@ from math import gcd
 from typing import Final
 
 from localspec.drafter_names import ASSISTANT, MTP
-from localspec.limits import HEAD_BATCH, MAX_BATCH_OUTPUTS
+from localspec.limits import HEAD_BATCH, MAX_BATCH_OUTPUTS, N_BATCH
 from localspec.pairs.gguf.head_checks import has_usable_mtp, head_kind
 from localspec.pairs.gguf.header import MAX_LAYERS, GgufHeader, TensorInfo
 from localspec.pairs.memory.indexers import DENSE, Indexer, indexer, with_indexers
 
-N_BATCH: Final = 512
 _TOKEN_BYTES: Final = 180  # a token's text, twice, and its index
 _RECURRENT: Final = ("mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7", "falcon-h1")
 # One of this many layers has attention, if the header does not say which.

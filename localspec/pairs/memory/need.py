@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Final
 
-from localspec.limits import HEAD_REACH, MAX_BATCH_OUTPUTS
+from localspec.limits import HEAD_REACH, MAX_BATCH_OUTPUTS, N_BATCH
 from localspec.pairs.gguf.header import GGML_TYPES, padded
-from localspec.pairs.memory.model_facts import N_BATCH, ModelFacts
+from localspec.pairs.memory.model_facts import ModelFacts
 
 CTX_STEP: Final = 256  # llama.cpp rounds a context up to this
 USUAL_OUTPUTS: Final = 9  # rows of the output buffer with drafts of eight tokens
