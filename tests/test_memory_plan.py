@@ -87,6 +87,15 @@ def test_any_architecture_takes_what_was_planned(tmp_path: Path, architecture: s
         assert_close(path, ModelSetup(n_ctx=n_ctx))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ["glm5-next", "hy_v4", "deepseek4", "qwen4exp"])
+def test_sparse_attention_is_planned_without_flash_attention_too(
+    tmp_path: Path, architecture: str
+) -> None:
+    path = write_any(tmp_path / "it.gguf", architecture, layers=4)
+    assert_close(path, ModelSetup(n_ctx=8192, flash=False))
+
+
 @pytest.mark.parametrize("cache", ["f32", "bf16", "q8_0", "q4_0", "iq4_nl", "q5_1"])
 def test_every_cache_type_takes_what_was_planned(toy_target: Path, cache: str) -> None:
     assert_close(toy_target, ModelSetup(n_ctx=4096, cache_k=cache, cache_v=cache))

@@ -61,13 +61,15 @@ def indexer(header: GgufHeader, attending: int) -> Indexer:
         return Indexer(queries=queries, scores=_scores_of_groups(header))
     if header.architecture == "minimax-m3":  # the mask in F32, and one for each head, also turned
         return Indexer(scores=(0, 2 * heads + 1))
+    # Without flash attention the mask of the chosen is in F32, and there twice, when the usual one
+    # is added. That of an indexer's own stays in F16.
     if number("kpool"):  # indices, marks, and which of them are valid, before and after a step
-        return Indexer(queries=queries, scores=(1, 1), chosen=chosen, marks=4)
+        return Indexer(queries=queries, scores=(2, 1), chosen=chosen, marks=4)
     # The marks of all layers are held at once: llama.cpp allocates what no step computes first.
     if blocks:  # scores of blocks by each head, twice, and the keys of which a block's is the mean
         scores = 2 * heads / min(blocks) + 0.5
         return Indexer(queries=queries, scores=(scores, scores), chosen=chosen, marks=attending)
-    return Indexer(queries=queries, scores=(1, 1), chosen=chosen, marks=attending + 1, masks=1)
+    return Indexer(queries=queries, scores=(1.5, 1), chosen=chosen, marks=attending + 1, masks=1)
 
 
 def _scores_of_groups(header: GgufHeader) -> tuple[float, float]:
