@@ -466,6 +466,42 @@ def test_a_thought_may_name_the_mark_that_began_it() -> None:
     assert read == AnswerReading("A prompt:\n<think>\nfoo\n</think>\nand so on.", "Yes.")
 
 
+STRUCK = "Use `<s>`:\n\n```html\n<p><s>$10</s> $5</p>\n```\n\nHere it is: <s>$10</s>.\nAll show it."
+
+
+@needs_templates
+def test_a_tag_of_html_that_an_answer_shows_does_not_end_it() -> None:
+    for text in (TEMPLATES["mistralai-Mistral-Nemo-Instruct-2407"], PLAIN):
+        dialect = learnt(process(), TemplateSource(text, "<s>", "</s>"), seconds=30, folder=LEARNT)
+        assert dialect.known
+        assert dialect.read(STRUCK) == AnswerReading(None, STRUCK)
+    assert dialect_of("google-gemma-2-2b-it").marks.ends == ("<end_of_turn>",)
+
+
+BLOCKS = [
+    ("```", "```"),
+    ("  ~~~ text", "  ~~~"),
+    ("````md\n```", "```\n````"),
+    ("``x``\n```", "```"),
+]
+
+
+@needs_templates
+@pytest.mark.parametrize(("begun", "closed"), BLOCKS)
+def test_a_block_of_code_may_show_the_end_of_an_answer(begun: str, closed: str) -> None:
+    dialect = dialect_of("Qwen-Qwen3-0.6B")
+    block = f"Two marks:\n\n{begun}\nHi<|im_end|>\nHello<|im_end|>\n{closed}"
+    for raw, want in (
+        (f"{block}<|im_end|>\nuser", AnswerReading(None, block)),
+        (f"{block}\n\nSo.<|im_end|>", AnswerReading(None, f"{block}\n\nSo.")),
+        (f"<think>{block}\nSo.</think>Yes.", AnswerReading(f"{block}\nSo.", "Yes.")),
+        (f"<think>So:\n{begun}\nx</think>Yes.", AnswerReading(f"So:\n{begun}\nx", "Yes.")),
+    ):
+        assert dialect.read(raw) == want
+        for seed in range(5):
+            assert in_pieces(dialect, raw, None, "", random.Random(seed)) == want
+
+
 @needs_templates
 def test_a_header_that_was_cut_off_is_not_shown() -> None:
     raw = "<|channel|>analysis<|message|>a<|end|><|start|>assist"

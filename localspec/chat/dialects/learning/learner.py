@@ -138,8 +138,8 @@ class _Learner:
                 return Dialect()
             marks = self._with_calls(divided, head, speech)
             marks = structs.replace(marks, speech=speech)
-        dialect = Dialect(True, marks, self._options(marks))
-        return self._opening(self._checked(dialect, head))
+        dialect = self._checked(Dialect(True, marks, self._options(marks)), head)
+        return self._opening(self._without_html(dialect))
 
     def _speech(self) -> Speech:
         for name, kind in (("harmony", harmony), ("muse", muse), ("functionary", functionary)):
@@ -361,6 +361,18 @@ class _Learner:
                 marks, calls=usual_calls(self._template), bare=False, writes=False
             )
         return Dialect(True, marks, dialect.thinking)
+
+    def _without_html(self, dialect: Dialect) -> Dialect:
+        """`dialect` without an end that is a tag of HTML too, as Mistral's ``</s>`` is.
+
+        The token ends an answer, not its text, which stands where an answer shows that tag.
+        """
+        ends = [
+            one
+            for one in dialect.marks.ends
+            if one != self._write.source.eos or not re.fullmatch(r"</?[a-z]+>", one)
+        ]
+        return structs.replace(dialect, marks=structs.replace(dialect.marks, ends=tuple(ends)))
 
     def _prompt_of(self, marks: AnswerMarks, turn: str, head: str) -> str:
         """The mark of a thought that the prompt must have ended with; empty if the turn has it."""

@@ -19,6 +19,8 @@ from localspec.chat.dialects.reading.piece_reader import PieceReader
 from localspec.chat.dialects.shapes import AnswerMarks
 
 _LEFT_OVER = re.compile(r"[\]})`\s]{0,8}")
+_FENCE = re.compile(r"\s*(`{3,}|~{3,})([^`]*)")
+_LONGEST_LINE = 4096  # as much of a line is kept as shows whether it is code
 
 
 class MarkReader(PieceReader):
@@ -44,6 +46,7 @@ class MarkReader(PieceReader):
         self._calls = CallReader(marks.calls, KnownTools(tools))
         self._over = False  # an end mark has come
         self._line = ""  # the text before this position on the same line
+        self._fence = ""  # what began the block of code on the lines before
         self._fresh = True  # this part is only white space so far
         self._called = False  # this part follows a call
         self._inner: list[bool] = []  # thoughts that seem open in this one; named within a line?
@@ -315,7 +318,13 @@ class MarkReader(PieceReader):
         return found[0]
 
     def _in_code(self, mark: str, *, final: bool) -> bool | None:
-        """Whether the mark at the beginning is in inline code; None if that is not known yet."""
+        """Whether the mark at the beginning is quoted in code; None if that is not known yet.
+
+        A block of code quotes the end of an answer. Calls are written in blocks too, and thoughts
+        end without closing theirs.
+        """
+        if self._fence and mark in self._marks.ends and _fence_after(self._line, self._fence):
+            return True
         if self._line.count("`") % 2 == 0:
             return False
         line, newline, _ = self._text[len(mark) :].partition("\n")
@@ -329,7 +338,10 @@ class MarkReader(PieceReader):
             return
         self._take(n)
         self._out.append(kind(text))
-        self._line = (self._line + text).rpartition("\n")[2][-4096:]
+        *lines, line = (self._line + text).split("\n")
+        for whole in lines:
+            self._fence = _fence_after(whole[-_LONGEST_LINE:], self._fence)
+        self._line = line[-_LONGEST_LINE:]
         if text.strip():
             self._fresh = self._called = False
 
@@ -347,5 +359,18 @@ class MarkReader(PieceReader):
 
     def _begin_content(self, *, called: bool = False) -> None:
         self._thought, self._fresh, self._called, self._inner = None, True, called, []
-        self._line = ""
+        self._line = self._fence = ""
         self._out.append(ContentPiece(""))
+
+
+def _fence_after(line: str, fence: str) -> str:
+    """What began the block of code that is open after a line; empty if none is open.
+
+    Args:
+        line: the whole line.
+        fence: the same, before the line.
+    """
+    found = _FENCE.fullmatch(line)
+    if found is None or (fence and (found[2].strip() or not found[1].startswith(fence))):
+        return fence
+    return "" if fence else found[1]
