@@ -478,6 +478,24 @@ def test_a_tag_of_html_that_an_answer_shows_does_not_end_it() -> None:
     assert dialect_of("google-gemma-2-2b-it").marks.ends == ("<end_of_turn>",)
 
 
+TICKED = [
+    ("So:\n```python\nsorted(x)\n```", "Use `sorted(x)`: it is new."),
+    ("So:\n```python\nx\n```", "```python\ny\n```"),
+    ("The key is the ` sign.", "The `x` is 5."),
+    ("A `x` and ``text''", "The `x` is `y`."),
+    ("A `</think>`, a ``</think>`` and `a </think> b`", "`x`"),
+]
+
+
+@pytest.mark.parametrize(("thought", "content"), TICKED)
+def test_backticks_that_begin_no_code_leave_a_thought_its_end(thought: str, content: str) -> None:
+    dialect = Dialect(True, AnswerMarks())
+    raw, want = f"<think>{thought}</think>{content}", AnswerReading(thought, content)
+    assert dialect.read(raw, []) == want
+    for seed in range(20):
+        assert in_pieces(dialect, raw, [], "", random.Random(seed)) == want
+
+
 BLOCKS = [
     ("```", "```"),
     ("  ~~~ text", "  ~~~"),

@@ -20,6 +20,7 @@ from localspec.chat.dialects.shapes import AnswerMarks
 
 _LEFT_OVER = re.compile(r"[\]})`\s]{0,8}")
 _FENCE = re.compile(r"\s*(`{3,}|~{3,})([^`]*)")
+_TICKS = re.compile(r"(?<!`)`{1,2}(?!`)")  # around inline code; three begin a block
 _LONGEST_LINE = 4096  # as much of a line is kept as shows whether it is code
 
 
@@ -325,12 +326,15 @@ class MarkReader(PieceReader):
         """
         if self._fence and mark in self._marks.ends and _fence_after(self._line, self._fence):
             return True
-        if self._line.count("`") % 2 == 0:
+        begun = _inline_code(self._line)
+        if not begun:
             return False
         line, newline, _ = self._text[len(mark) :].partition("\n")
-        if "`" in line:
-            return True
-        return False if newline or final else None
+        whole = bool(newline) or final
+        for found in _TICKS.finditer(line):
+            if found[0] in begun and (whole or found.end() < len(line)):
+                return not line[found.start() - 1 : found.start()].isspace()
+        return False if whole else None
 
     def _emit(self, kind: type[ThoughtPiece] | type[ContentPiece], n: int) -> None:
         text = self._text[:n]
@@ -361,6 +365,21 @@ class MarkReader(PieceReader):
         self._thought, self._fresh, self._called, self._inner = None, True, called, []
         self._line = self._fence = ""
         self._out.append(ContentPiece(""))
+
+
+def _inline_code(line: str) -> list[str]:
+    """The backticks that may begin the inline code in which a line ends.
+
+    None stand before white space, nor end code after it: so a sign alone, or one that begins the
+    next code, is told from the one that closes.
+    """
+    begun: list[str] = []
+    for found in _TICKS.finditer(line):
+        if found[0] not in begun:
+            begun += [] if line[found.end() : found.end() + 1].isspace() else [found[0]]
+        elif not line[found.start() - 1 : found.start()].isspace():
+            del begun[begun.index(found[0]) :]
+    return begun
 
 
 def _fence_after(line: str, fence: str) -> str:
