@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.chat.dialects import AnswerReading, Dialect
+from localspec.chat.dialects import AnswerReading, Call, Dialect
 from localspec.chat.dialects.enforcement.call_grammar import CallGrammar, call_grammar
 from localspec.chat.dialects.enforcement.value_rules import CallableTool
 from localspec.chat.dialects.learning.learner import learnt
@@ -32,6 +32,7 @@ from tests.support.golden_answers import BOS, EOS, Golden, golden, rendered, tur
 from tests.support.json_validity import valid
 from tests.support.llama_source import LEARNT, VocabularyOnly, needed, templates, vocabularies
 from tests.support.pairwise import usually
+from tests.support.processor import worked
 
 TEMPLATES = templates()
 USUAL = (
@@ -417,6 +418,24 @@ def test_given_texts_among_several_schemas_are_enforced_between_tags(name: str, 
     tool = CallableTool("f", {**schema, "properties": {"a": odd}}, "tools", True)
     with pytest.raises(SchemaError, match="'pattern'"):
         call_grammar(dialect.marks, [tool], several=False)
+
+
+def linked(*ways: int) -> dict[str, Any]:
+    """The schema of an argument; the schema at each place refers to those at the places given."""
+    names = {str(i): {"anyOf": [{"$ref": f"#/$defs/{i + by}"} for by in ways]} for i in range(300)}
+    return {"type": "object", "properties": {"a": {"$ref": "#/$defs/0"}}, "$defs": names}
+
+
+@pytest.mark.parametrize("schema", [linked(0, 0, 0), linked(1), linked(1, 0), linked(1, 2)])
+def test_schemas_that_refer_to_each_other_take_little_time(schema: dict[str, Any]) -> None:
+    """A type of any JSON value refers to itself; in three ways, it took minutes to follow."""
+    dialect, _ = learnt_of("Qwen3-Coder")
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    raw = "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>"
+    begun = worked()
+    assert call_grammar(dialect.marks, tools_of(tools), several=True).required()
+    assert dialect.calls(raw, tools) == [Call("f", {"a": 1})]
+    assert worked() - begun < 5  # a tenth of a second
 
 
 @pytest.mark.parametrize("name", NAMES)

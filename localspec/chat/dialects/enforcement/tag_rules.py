@@ -17,7 +17,7 @@ from localspec.chat.dialects.shapes import CallShape
 from localspec.engine.grammars import lark
 
 _KINDS = ("integer", "number", "boolean", "null", "array", "object")
-_DEEPEST = 8  # schemas within schemas
+_WAYS = ("anyOf", "oneOf")
 # Keywords that cannot be enforced for text between tags.
 _TEXT_WORDS = ("pattern", "format", "minLength", "maxLength")
 
@@ -87,19 +87,35 @@ class _TagValues:
         ways = " | ".join(lark.literal(one) if one else '""' for one in known)
         return f"({ways}) {self._close}"
 
-    def _texts(self, schema: Any, place: str, depth: int = 0) -> list[str | None]:
+    def _texts(self, schema: Any, place: str) -> list[str | None]:
         """The texts that a value may be; None stands for any text."""
-        whole = self._tool.schema
-        if isinstance(schema, Mapping) and "$ref" in schema:
-            schema = referred(schema["$ref"], whole)
-        if not isinstance(schema, Mapping) or depth > _DEEPEST:
-            return [None]
-        ways = schema.get("anyOf", schema.get("oneOf"))
-        if isinstance(ways, list) and ways:
-            self._tool.require_enforceable(schema, place)
-            kinds = [kinds_of(_typed(way), whole) for way in ways]
-            texts = [way for way, of in zip(ways, kinds, strict=True) if not of or "string" in of]
-            return [text for way in texts for text in self._texts(way, place, depth + 1)]
+        found: list[str | None] = []
+        followed: set[str] = set()  # references, which may lead back to themselves
+        waiting = [schema]
+        while waiting:
+            one = waiting.pop(0)
+            if not isinstance(one, Mapping):
+                found.append(None)
+                continue
+            if isinstance(reference := one.get("$ref"), str):
+                if reference not in followed:
+                    followed.add(reference)
+                    waiting.append(referred(reference, self._tool.schema))
+                continue
+            plain = {word: value for word, value in one.items() if word not in _WAYS}
+            kinds = kinds_of(_typed(plain), self._tool.schema)
+            if kinds and "string" not in kinds:
+                continue
+            ways = one.get("anyOf", one.get("oneOf"))
+            if isinstance(ways, list) and ways:
+                self._tool.require_enforceable(one, place)
+                waiting += ways
+            else:
+                found += self._given_texts(one, place)
+        return found or [None]
+
+    def _given_texts(self, schema: Mapping[str, Any], place: str) -> list[str | None]:
+        """The texts that a schema lists; None for any text."""
         known = [one for one in given_values(schema) or () if isinstance(one, str)]
         if not known:
             self._tool.require_enforceable(schema, place, _TEXT_WORDS)

@@ -302,25 +302,29 @@ def _parsed(text: str) -> Any:
         return literal(text)
 
 
-def kinds_of(schema: Any, whole: Any, depth: int = 0) -> set[str]:
-    """The JSON types that a schema allows; empty if it does not restrict them."""
-    if not isinstance(schema, Mapping) or depth > 8:
-        return set()
+def kinds_of(schema: Any, whole: Any) -> set[str]:
+    """The JSON types that a schema allows; empty if it does not restrict them.
+
+    A schema that names no type has those of what it refers to, and of the values that it gives.
+    """
     found: set[str] = set()
-    named = schema.get("type")
-    if isinstance(named, str):
-        found.add(named)
-    elif isinstance(named, list):
-        found.update(one for one in named if isinstance(one, str))
-    for part in ("anyOf", "oneOf", "allOf"):
-        for one in _listed(schema.get(part)):
-            found |= kinds_of(one, whole, depth + 1)
-    if not found and isinstance(schema.get("$ref"), str):
-        found = kinds_of(referred(schema["$ref"], whole), whole, depth + 1)
-    if not found:
-        constant = [schema["const"]] if "const" in schema else []
-        values = _listed(schema.get("enum", constant))
-        found = {_KINDS.get(type(value), "") for value in values}
+    followed: set[str] = set()  # references, which may lead back to themselves
+    waiting = [schema]
+    while waiting:
+        one = waiting.pop()
+        if not isinstance(one, Mapping):
+            continue
+        for part in ("anyOf", "oneOf", "allOf"):
+            waiting += _listed(one.get(part))
+        named, reference = one.get("type"), one.get("$ref")
+        kinds = {kind for kind in (named, *_listed(named)) if isinstance(kind, str)}
+        if not kinds:
+            if isinstance(reference, str) and reference not in followed:
+                followed.add(reference)
+                waiting.append(referred(reference, whole))
+            values = _listed(one.get("enum", [one["const"]] if "const" in one else []))
+            kinds = {_KINDS.get(type(value), "") for value in values}
+        found |= kinds
     return found
 
 
