@@ -438,6 +438,14 @@ def test_schemas_that_refer_to_each_other_take_little_time(schema: dict[str, Any
     assert worked() - begun < 5  # a tenth of a second
 
 
+@pytest.mark.parametrize("name", ["Qwen3-Coder", "LFM2-8B-A1B", "google-gemma-4-31B-it"])
+@pytest.mark.parametrize("odd", [{"$ref": 5}, {"const": 1, "enum": -1}, {"anyOf": 1, "type": 2}])
+def test_keywords_with_odd_values_say_nothing(name: str, odd: dict[str, Any]) -> None:
+    dialect, _ = learnt_of(name)
+    tool = CallableTool("f", {"type": "object", "properties": {"a": odd}}, "tools", False)
+    assert call_grammar(dialect.marks, [tool], several=False).required()
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_call_is_told_as_it_is_written(name: str) -> None:
     dialect, cases = learnt_of(name)

@@ -181,8 +181,7 @@ class ValueRules(ABC):
         reference = schema.get("$ref")
         if isinstance(reference, str):
             return self._referred(reference, place)
-        if "const" in schema or isinstance(schema.get("enum"), list):
-            values = schema["enum"] if "enum" in schema else [schema["const"]]
+        if (values := given_values(schema)) is not None:
             return self._one_of(map(self.known, values))
         for name in ("anyOf", "oneOf"):
             if isinstance(schema.get(name), list) and schema[name]:
