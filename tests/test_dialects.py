@@ -404,6 +404,20 @@ def test_a_long_value_without_its_closing_tag_is_read_in_little_time() -> None:
     assert call.arguments["command"].endswith("\nx")
 
 
+BEGUN = '<tool_call>\n{"name": "bash", "arguments": {"command": "ls\n'
+
+
+@needs_templates
+@pytest.mark.parametrize("begun", ["<tool_call>", "<tool_call>\n", "<think><tool_call>\n", BEGUN])
+def test_calls_that_are_begun_again_and_again_are_read_in_little_time(begun: str) -> None:
+    raw = begun * (10_000 // len(begun))
+    dialect, began = dialect_of("GLM-4.6"), worked()
+    for end, calls in (("", []), ("x", []), (HERMES, [LS])):
+        assert dialect.read(raw + end, [TOOL]).calls == calls
+    assert not dialect.read(raw, [TOOL], cut=True).calls
+    assert worked() - began < 6  # two seconds; twenty if the rest is read again for each
+
+
 @pytest.mark.parametrize(
     ("opening", "inner", "closing"),
     [("[", "", "]"), ('{"name":', '"bash"', "}"), ('{"function":', "{}", "}")],

@@ -20,6 +20,7 @@ from localspec.chat.dialects.reading.notation_reader import (
 from localspec.chat.dialects.shapes import CallShape
 
 _FENCE = re.compile(r"```\w*\s*")
+_MOST_REPAIRS = 8  # at the end of an answer, as each may take in all of the rest
 _CLOSER = re.compile(r"</[^\s<>/]{1,60}>")
 
 
@@ -37,6 +38,7 @@ class CallReader:
 
     def __init__(self, shapes: Sequence[CallShape], tools: KnownTools) -> None:
         self._tools = tools
+        self._tried = 0  # repairs at the end of the answer, in vain
         self._shapes = (
             [] if tools.known == {} else [NotationReader(shape, tools) for shape in shapes]
         )
@@ -61,18 +63,20 @@ class CallReader:
             UnfinishedText: more text is needed; if `final`, a call was cut off.
             NoCall: it is text.
         """
+        repair = final and self._tried < _MOST_REPAIRS
         unfinished: UnfinishedText | None = None
         for shaped in self._shapes:
             if not any(text.startswith(mark, at) for mark in shaped.triggers):
                 continue
             try:
-                return shaped.at(text, at, final=final, cut=cut)
+                return shaped.at(text, at, final=repair, cut=cut)
             except UnfinishedText as error:
                 if not final:
                     raise
                 unfinished = unfinished or error
             except NoCall:
                 continue
+        self._tried += final
         if unfinished is not None:
             raise unfinished
         raise NoCall

@@ -78,6 +78,8 @@ class NotationReader:
         alone = len(shape.before) == 1  # then even a word is a mark
         self.triggers = tuple(mark for mark in shape.before if is_mark(mark) or (alone and mark))
         self._alone = shape.before[-1] if len(self.triggers) > 1 else ""
+        marks = "|".join(map(re.escape, filter(None, shape.before)))
+        self._before = re.compile(rf"(?:{marks}|\s)*+" if marks else r"\s*")
         self._value_open = _value_open(shape)
         self._name_end = _flexible(shape.name_end)
         self._head = _head(shape)
@@ -113,19 +115,11 @@ class NotationReader:
 
     def _after_marks(self, text: str, at: int, *, final: bool) -> int:
         """Where the marks before a call end; white space between them is allowed."""
-        while True:
-            mark = next(
-                (one for one in self.shape.before if one and text.startswith(one, at)), None
-            )
-            if mark is not None:
-                at += len(mark)
-                continue
-            if at < len(text) and text[at].isspace():
-                at += 1
-                continue
-            if not final and any(may_begin(text, at, one) for one in self.shape.before):
-                raise UnfinishedText
-            return at
+        passed = self._before.match(text, at)
+        at = passed.end() if passed else at
+        if not final and any(may_begin(text, at, one) for one in self.shape.before):
+            raise UnfinishedText
+        return at
 
     def _after_wrapping(self, text: str, at: int, *, final: bool) -> int:
         """Where JSON begins that a model has put into a code fence or into double braces."""

@@ -137,7 +137,7 @@ class MarkReader(PieceReader):
                 self._emit(ThoughtPiece, len(self._text))
             return False
         except NoCall:
-            self._emit(ThoughtPiece, len(mark))
+            self._emit(ThoughtPiece, self._repeated(mark))
             return True
         if closed >= 0 and rest and not ended:
             self._emit(ThoughtPiece, closed)
@@ -274,18 +274,23 @@ class MarkReader(PieceReader):
                 self._over = True
                 self._out.append(ContentPiece(""))
             elif final:
-                self._emit(ContentPiece, len(mark))
+                self._emit(ContentPiece, self._repeated(mark))
             return final
         except NoCall:
             if mark in self._marks.ends:
                 self._over = True
             else:
-                self._emit(ContentPiece, len(mark))
+                self._emit(ContentPiece, self._repeated(mark))
             return True
         self._out += found.calls
         self._take(found.end)
         self._begin_content(called=True)
         return True
+
+    def _repeated(self, mark: str) -> int:
+        """Where a mark that began no call ends; its repetitions up to the last begin none either."""
+        again = re.match(rf"(?:{re.escape(mark)}\s*)+(?={re.escape(mark)})", self._text)
+        return again.end() if again else len(mark)
 
     # The text
 
