@@ -418,6 +418,29 @@ def test_calls_that_are_begun_again_and_again_are_read_in_little_time(begun: str
     assert worked() - began < 6  # two seconds; twenty if the rest is read again for each
 
 
+@pytest.mark.parametrize("sign", ["", "-"])
+@pytest.mark.parametrize(
+    ("name", "raw"),
+    [
+        ("LFM2-8B-A1B", "<|tool_call_start|>[bash(command='a', count={})]<|tool_call_end|>"),
+        ("google-gemma-4-31B-it", "<|tool_call>call:bash{{count:{}}}<tool_call|>"),
+        (
+            "Qwen-Qwen3-0.6B",
+            '<tool_call>{{"name": "bash", "arguments": {{"count": {}}}}}</tool_call>',
+        ),
+    ],
+)
+@needs_templates
+def test_a_number_of_more_digits_than_can_be_written_is_none(
+    name: str, raw: str, sign: str
+) -> None:
+    for digits, fits in ((3000, True), (4000, False)):
+        number = f"{sign}0x{digits * 'f'}"
+        calls = dialect_of(name).read(raw.format(number), [TOOL]).calls
+        counts = [json.loads(call.texts()[1])["count"] for call in calls]
+        assert counts in ([[int(number, 16)]] if fits else [[], [number]])
+
+
 @pytest.mark.parametrize(
     ("opening", "inner", "closing"),
     [("[", "", "]"), ('{"name":', '"bash"', "}"), ('{"function":', "{}", "}")],

@@ -212,13 +212,13 @@ def plain(node: ast.expr, depth: int = 0) -> Any:
         case ast.Constant(value=str() | bool() | int() | float() | None as constant) if (
             constant != math.inf  # 1e999
         ):
+            if isinstance(constant, int):
+                str(constant)  # a `ValueError` too if it has more digits than can be written
             return constant
         case ast.Name(id=name) if name in _WORDS:
             return _WORDS[name]
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)) if (
-            number != math.inf
-        ):
-            return -number
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float()) as number):
+            return -plain(number, depth)
         case ast.List(elts=parts) | ast.Tuple(elts=parts):
             return [plain(part, depth + 1) for part in parts]
         case ast.Dict(keys=keys, values=values):
