@@ -20,6 +20,7 @@ from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects import AnswerReading, Call, Dialect, learn
 from localspec.chat.dialects.learning import dialect_store, learner
 from localspec.chat.dialects.learning.learner import learnt
+from localspec.chat.dialects.marks import trimmed_end, trimmed_start
 from localspec.chat.dialects.notations import muse
 from localspec.chat.dialects.notations.values import balanced
 from localspec.chat.dialects.shapes import HERMES as SHAPE
@@ -488,6 +489,15 @@ def test_a_template_that_writes_thousands_of_signs_before_its_tags_is_learnt_in_
     begun = worked()
     learn(f"{{% for m in messages %}}[{{{{ m.role }}}}]{calls}{{{{ m.content }}}}{{% endfor %}}")
     assert worked() - begun < 5  # a fifth of a second; minutes if all ways to divide them are tried
+
+
+def test_a_template_that_writes_thousands_of_brackets_is_learnt() -> None:
+    """Each may begin a mark."""
+    turn = f"{2000 * '<'}{{{{ m.content }}}}[/{{{{ m.role }}}}]"
+    opening = f"{{% if add_generation_prompt %}}{2000 * '<'}{{% endif %}}"
+    learn(f"{{% for m in messages %}}{turn}{{% endfor %}}{opening}")
+    assert trimmed_end("<a>" + 2000 * "<b") == "<a>"
+    assert trimmed_start(2000 * "b>" + "<a>") == "<a>"
 
 
 def test_a_thought_may_name_the_mark_that_began_it() -> None:

@@ -75,28 +75,25 @@ def common(one: str, other: str) -> int:
 
 def trimmed_end(text: str) -> str:
     """`text` without the beginning of an incomplete mark at its end."""
-    depth = 0
-    for i in range(len(text) - 1, -1, -1):
-        if text[i] in _CLOSING:
-            depth += 1
-        elif text[i] in _OPENING:
-            if not depth:
-                return trimmed_end(text[:i])
-            depth -= 1
-    return text
+    return text[: len(text) - _left_over(text[::-1], _CLOSING, _OPENING)]
 
 
 def trimmed_start(text: str) -> str:
     """`text` without the end of an incomplete mark at its start."""
-    depth = 0
+    return text[_left_over(text, _OPENING, _CLOSING) :]
+
+
+def _left_over(text: str, opening: str, closing: str) -> int:
+    """Where the last bracket ends that is closed, but was not opened; 0 if there is none."""
+    end = depth = 0
     for i, char in enumerate(text):
-        if char in _OPENING:
+        if char in opening:
             depth += 1
-        elif char in _CLOSING:
-            if not depth:
-                return trimmed_start(text[i + 1 :])
+        elif char in closing and depth:
             depth -= 1
-    return text
+        elif char in closing:
+            end = i + 1
+    return end
 
 
 def common_end(one: str, other: str) -> int:
