@@ -233,6 +233,9 @@ OSS = "openai-gpt-oss-120b"
         ("Qwen2.5-7B", "", '{"name": "bash", "arguments": {"command": "ls"}}', AnswerReading(None, None, [LS])),
         ("Qwen2.5-7B", "", '{"name": "other", "arguments": {}}', AnswerReading(None, '{"name": "other", "arguments": {}}')),
         ("Qwen2.5-7B", "", '{"name": "bash", "version": 3}', AnswerReading(None, '{"name": "bash", "version": 3}')),
+        # A code fence around a call's JSON, and one that is none of its.
+        ("Ministral-3", "", '[TOOL_CALLS]bash[ARGS]```json\n{"command": "ls"}\n```', AnswerReading(None, None, [LS])),
+        ("Ministral-3", "", '[TOOL_CALLS]bash[ARGS]{"command": "ls"}```', AnswerReading(None, "```", [LS])),
         # Gemma.
         ("gemma-4-31B-it", "", GEMMA.format("call:", "{", "}"), AnswerReading(None, None, [LS])),
         ("gemma-4-31B-it", "", GEMMA.format("call:", "(", ")"), AnswerReading(None, None, [LS])),

@@ -36,7 +36,6 @@ _NAME = re.compile(r"[^\s<>\"'`{}()\[\]=|,;]+")
 _HEADER = re.compile(r"[\w.\-:/\s`]*\Z")
 NAMES = ("name", "tool_name", "function")
 ARGUMENTS = ("arguments", "parameters", "args", "input")
-_FENCED = re.compile(r"\s*```")
 _LISTED = re.compile(r"\[(?!\s*\{)")  # a list that is not one of JSON's objects
 _FENCE = re.compile(r"```\w*\s*(?=[{\[])")
 
@@ -180,6 +179,9 @@ class NotationReader:
         name = next((one for one in map(self._tools.declared, words) if one), None)
         try:
             found = self._value_at(text, start, final=final, cut=cut)
+            end = found[1] if found else start
+            if "```" in header:
+                end = self._after_fence(text, end, final=final)
         except UnfinishedText:
             raise UnfinishedText(((name, so_far(text, start)),) if name else ()) from None
         arguments = arguments_of(found[0]) if found else None
@@ -194,9 +196,15 @@ class NotationReader:
                 raise NoCall
             name = words[min(self.shape.name_at, len(words) - 1)]
             name = re.sub(r":\d+\Z", "", name.removeprefix("functions."))
-        fence = _FENCED.match(text, found[1])
         written = strict(text[start : found[1]])
-        return (Call(name, arguments, written),), fence.end() if fence else found[1]
+        return (Call(name, arguments, written),), end
+
+    def _after_fence(self, text: str, at: int, *, final: bool) -> int:
+        """Where the code fence ends that closes a value at `at`; `at` if none does."""
+        place = skip_blanks(text, at)
+        if not final and may_begin(text, place, "```"):
+            raise UnfinishedText
+        return place + 3 if text.startswith("```", place) else at
 
     def _words(self, header: str, *, whole: bool) -> list[str]:
         """The words between the mark of a call and its JSON."""

@@ -288,7 +288,7 @@ class MarkReader(PieceReader):
         return True
 
     def _repeated(self, mark: str) -> int:
-        """Where a mark that began no call ends; its repetitions up to the last begin none either."""
+        """Where a mark that begins no call ends, or its repetitions but the last, as none does."""
         again = re.match(rf"(?:{re.escape(mark)}\s*)+(?={re.escape(mark)})", self._text)
         return again.end() if again else len(mark)
 
