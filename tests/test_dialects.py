@@ -22,7 +22,7 @@ from localspec.chat.dialects.learning import dialect_store, learner
 from localspec.chat.dialects.learning.learner import learnt
 from localspec.chat.dialects.marks import trimmed_end, trimmed_start
 from localspec.chat.dialects.notations import muse
-from localspec.chat.dialects.notations.values import balanced
+from localspec.chat.dialects.notations.values import balanced, literal
 from localspec.chat.dialects.shapes import HERMES as SHAPE
 from localspec.chat.dialects.shapes import AnswerMarks
 from localspec.chat.prompt.call_notation import call_object
@@ -501,6 +501,16 @@ def test_a_template_that_writes_thousands_of_brackets_is_learnt() -> None:
     learn(f"{{% for m in messages %}}{turn}{{% endfor %}}{opening}")
     assert trimmed_end("<a>" + 2000 * "<b") == "<a>"
     assert trimmed_start(2000 * "b>" + "<a>") == "<a>"
+
+
+@needs_templates
+def test_unknown_escapes_are_text_without_a_warning() -> None:
+    """As of Windows' paths; a warning is an error in these tests."""
+    path = r"C:\dir\.a"
+    want = AnswerReading(None, None, [Call("bash", {"command": path})])
+    raw = f"<|tool_call_start|>[bash(command='{path}')]<|tool_call_end|>"
+    assert dialect_of("LFM2-8B-A1B").read(raw, [TOOL]) == want
+    assert literal(f"{{'a': ['{path}']}}") == {"a": [path]}
 
 
 def test_a_thought_may_name_the_mark_that_began_it() -> None:

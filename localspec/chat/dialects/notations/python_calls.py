@@ -12,6 +12,7 @@ from localspec.chat.dialects.notations.values import (
     UnfinishedText,
     balanced,
     begun,
+    expression,
     json_at,
     literal,
     plain,
@@ -73,7 +74,7 @@ def _parsed(
     if end < 0:
         raise UnfinishedText
     try:
-        body = ast.parse(text[at:end].strip(), mode="eval").body
+        body = expression(text[at:end])
         parts = body.elts if isinstance(body, ast.List) else [body]
         calls = tuple(_call(part, tools) for part in parts)
     except (ValueError, SyntaxError, RecursionError, MemoryError):

@@ -6,6 +6,7 @@ import ast
 import json
 import math
 import re
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -35,6 +36,7 @@ _WORDS_OF = {
     for quotes in ('"', "\"'")
 }
 _DEEPEST = 64
+_ANSWER = "<answer>"
 _DATA = ("<![CDATA[", "]]>")
 NOTHING = object()
 """Means that no value could be read; None means JSON's null."""
@@ -195,9 +197,21 @@ def _requoted(text: str) -> str:
 def literal(text: str) -> Any:
     """The value of a Python literal, or one of JSON's words; `NOTHING` if the text is neither."""
     try:
-        return plain(ast.parse(text.strip(), mode="eval").body)
+        return plain(expression(text))
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         return NOTHING
+
+
+def expression(text: str) -> ast.expr:
+    """The syntax of a Python expression.
+
+    Raises:
+        ValueError, SyntaxError, RecursionError, MemoryError: it is none, or too large.
+    """
+    # Python warns of escapes that it does not know, which Windows' paths are full of. Who restores
+    # the filters would undo this, so it is said each time; the name keeps it from other warnings.
+    warnings.filterwarnings("ignore", module=_ANSWER)
+    return ast.parse(text.strip(), _ANSWER, mode="eval").body
 
 
 def plain(node: ast.expr, depth: int = 0) -> Any:
