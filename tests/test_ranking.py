@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from localspec import machine
+from localspec.chat.session.pair import LoadRecord
 from localspec.engine.length.cost import Costs, Curve
 from localspec.engine.length.stopping import gamma_for
 from localspec.engine.llama import Model, build
@@ -67,7 +68,11 @@ def test_a_token_takes_as_long_as_its_weights_are_read() -> None:
 
 
 def noted(
-    seconds: Callable[[float], float], *, mixture: bool = False, rpc: tuple[str, ...] = ()
+    seconds: Callable[[float], float],
+    *,
+    mixture: bool = False,
+    partly: bool = False,
+    **how: object,
 ) -> None:
     """Note the demo's costs: 300 MB take `seconds(0.3)` a pass, its draft `seconds(0.03)`.
 
@@ -77,6 +82,7 @@ def noted(
     def context(gb: float) -> SimpleNamespace:
         counts = {"file_weights": int(gb * GB), "n_params": int(gb * GB * 8 / 4.8)}
         more = {"weights_bytes": int(1.8 * gb * GB), "is_mixture": mixture}
+        more["partly_offloaded"] = partly
         said = "llama 0.5B Q4_K - Medium"
         return SimpleNamespace(model=SimpleNamespace(**counts, **more, description=said))
 
@@ -84,7 +90,7 @@ def noted(
         name="demo",
         target=context(0.3),
         drafts={"draft": context(0.03)},
-        loaded=SimpleNamespace(n_gpu_layers=0, lora=(), rpc=rpc),
+        loaded=LoadRecord(ctx_size=512, threads=1, **how),
         devices_before=(),
     )
     flat = {n: seconds(0.3) for n in (1, 2, 4, 8, 32)}
@@ -240,6 +246,35 @@ def test_a_mixture_and_what_an_earlier_version_kept_tell_of_no_other_pair(
     kept = ranking.recall()
     assert kept is not None
     assert ranking.ranked(rows, kept)[1].baseline == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize("how", [{"partly": True}, {"from_disk": True}])
+def test_a_model_that_is_not_read_from_one_memory_tells_of_no_other_pair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: dict[str, bool]
+) -> None:
+    """Its time has two parts, of which one grows with the weights far more than the other."""
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
+
+    def told() -> list[float | None]:
+        rows = [row("demo", 0.3, state="installed"), row("other", 3)]
+        return [one.baseline for one in ranking.ranked(rows, ranking.recall())]
+
+    noted(lambda gb: gb, **how)
+    assert told() == [pytest.approx(1 / 0.3), None]
+    noted(lambda gb: gb / 10)
+    whole = [pytest.approx(10 / 0.3), pytest.approx(10 / 3)]
+    assert told() == whole
+    noted(lambda gb: gb, **how)
+    assert told() == whole
+
+
+def test_layers_in_two_places_are_told_from_layers_in_one(toy_target: Path) -> None:
+    """A number beyond all layers, such as the usual 99, means all."""
+    with Model.load(toy_target, n_gpu_layers=0) as model:
+        layers = int(model.metadata["llama.block_count"])
+        for on_cards, partly in ((0, False), (1, True), (layers, True), (99, False), (-1, False)):
+            model.gpu_layers, model.offloaded = on_cards, on_cards != 0
+            assert model.partly_offloaded is partly
 
 
 def test_list_loads_neither_the_engine_nor_the_hub_client_once_measured(

@@ -133,6 +133,7 @@ class ModelLoader:
             cache_type_v=setup.cache_v,
             mmap=options.mmap,
             mlock=options.mlock,
+            from_disk=not self.repack,
             exact=self.exact,
             exact_by_plan=plan.exact_by_plan,
             memory_plan_bytes=plan.total + more,

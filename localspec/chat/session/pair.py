@@ -45,6 +45,7 @@ class LoadRecord:
         flash_attn: ``on``, ``off`` or ``auto``.
         mmap: whether weights are mapped, not copied.
         mlock: whether weights are locked in memory, so that they cannot be swapped out.
+        from_disk: whether weights find no room in memory, and are read from disk again and again.
         exact: the largest pass, in tokens, up to which all sizes give equal bits; 1 if two sizes
             already differ, None if it was not tested.
         exact_by_plan: whether the plan chose that, since it costs next to nothing here.
@@ -69,6 +70,7 @@ class LoadRecord:
     cache_type_v: str = "f16"
     mmap: bool = True
     mlock: bool = False
+    from_disk: bool = False
     exact: int | None = None
     exact_by_plan: bool = False
     memory_plan_bytes: int = 0

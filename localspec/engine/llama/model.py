@@ -222,6 +222,12 @@ class Model:
         return bool(count) and used != count
 
     @property
+    def partly_offloaded(self) -> bool:
+        """Whether some layers are on accelerators, and others are not."""
+        layers = lib.llama_model_n_layer(self.handle)
+        return self.offloaded and 0 < self.gpu_layers <= layers  # the output layer is one more
+
+    @property
     def description(self) -> str:
         """llama.cpp's own: architecture, size and file type, ``qwen2 1.5B Q4_K - Medium``."""
         text = ctypes.create_string_buffer(256)

@@ -182,7 +182,8 @@ def note(pair: LoadedPair, costs: Costs, *, doubtful: bool = False) -> None:
         overhead = ranking.overhead(
             target.file_weights, times[1], model.model.file_weights, steps[DRAFT]
         )
-    bits = 0.0 if target.is_mixture else 8 * target.file_weights / target.n_params
+    alone = target.is_mixture or target.partly_offloaded or pair.loaded.from_disk
+    bits = 0.0 if alone else 8 * target.file_weights / target.n_params
     kind = next(filter(None, map(weight_type, target.description.split())), "")
     own = [each.free for each in pair.devices_before if not each.integrated]
     ranking.remember(

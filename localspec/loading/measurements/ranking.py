@@ -65,7 +65,8 @@ class PairCosts:
         step: seconds per drafted token; None if no model drafts.
         on_device: whether an accelerator computed.
         bits: per weight; 0 if other pairs cannot be derived from this one: a mixture of experts,
-            which reads some of its weights per token, or a record of an earlier version.
+            which reads some of its weights per token, a model that is partly on a card or is read
+            from disk, or a record of an earlier version.
         doubtful: whether something disturbed the measurement.
         weight_type: ggml's name of the type of most weights, such as ``Q4_K``; empty if unknown.
     """
@@ -82,12 +83,15 @@ class PairCosts:
     def replaces(self, before: PairCosts) -> bool:
         """Whether to store it in place of the measurement `before` of the same pair.
 
-        A measurement with a draft tells more: it separates the overhead. Disturbances only make
-        decodes longer. An unknown type counts as the same.
+        One from which others can be derived tells more, and so does one with a draft: it separates
+        the overhead. Disturbances only make decodes longer. An unknown type counts as the same.
         """
         types = {self.weight_type, before.weight_type} - {""}
-        if (self.weights, self.bits) != (before.weights, before.bits) or len(types) > 1:
+        bits = {self.bits, before.bits} - {0.0}
+        if self.weights != before.weights or len(types) > 1 or len(bits) > 1:
             return True  # another pair
+        if bool(self.bits) != bool(before.bits):
+            return not before.bits
         if (self.step is None) != (before.step is None):
             return before.step is None
         if self.doubtful != before.doubtful:
