@@ -20,12 +20,16 @@ from localspec.engine.length.profile import Profile, ProfileStore, Timing
 from localspec.engine.llama import Context
 from localspec.engine.llama.thread_controller import ThreadController
 from localspec.errors import UsageError
+from localspec.loading import load
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements import attention, exactness, exactness_cost, tuning
 from localspec.loading.measurements.measured_costs import profile_store
+from localspec.loading.planning import LoadPlan, load_plan
 from localspec.loading.results import ExactnessCost, exact_words
-from localspec.pairs.memory.need import ModelSetup
+from localspec.pairs.memory.free import FreeMemory
+from localspec.pairs.memory.need import MemoryNeed, ModelSetup
+from localspec.pairs.memory.placement import MemoryPlan
 
 from .support.gguf_models import write_random_llama
 
@@ -159,6 +163,17 @@ def test_show_says_what_is_known(toy_target: Path) -> None:
     assert "--exact     not tried yet on this machine; `localspec tune toy`" in _shown()
 
 
+def planned(setup: ModelSetup) -> MemoryPlan:
+    """A plan with this setup of the target."""
+    nothing, free = MemoryNeed(0, 0, 0, 0, 0, 0), FreeMemory(0)
+    return MemoryPlan(setup, None, nothing, None, free, free)
+
+
+def from_disk(plan: LoadPlan) -> LoadPlan:
+    """The same plan where memory is short."""
+    return replace(plan, memory=replace(plan.memory, from_disk=1))
+
+
 USUAL = {1: 0.010, 2: 0.011, 4: 0.013, 8: 0.018}
 SETTLED = exactness.settled(LoadRequest(exact=True))
 
@@ -206,18 +221,18 @@ def test_it_is_not_free_where_the_usual_settings_do_without_flash_attention(
         known = attention.key(toy_target, replace(setup, n_ctx=n_ctx), None)
         for way, seconds in (("on", 1.0), ("off", factor)):
             store.save(Profile({**known, "attention": way}, {known["depth"]: {1: seconds}}))
-    cost = keep(exactness.key(toy_target, setup, SETTLED), 16, USUAL)
+    cost = keep(exactness.key(toy_target, setup, SETTLED, from_disk=False), 16, USUAL)
     assert cost == ExactnessCost(0.0, 0.0, deeper=not free)
     assert cost.free is free
     assert ("in long contexts" in exact_words(16, cost, "tune")) is not free
     usual = LoadRequest()
-    chosen = exactness_cost.chosen(usual, toy_target, setup, store)
+    chosen = exactness_cost.chosen(usual, toy_target, planned(setup), store)
     assert chosen == (SETTLED if free else usual)
 
 
 def test_what_it_costs_is_said_where_it_was_asked_for(toy_target: Path) -> None:
     asked = LoadRequest(pair=str(toy_target), draft="none", gamma=0, ctx_size=512, exact=True)
-    known = exactness.key(toy_target, ModelSetup(n_ctx=512), SETTLED)
+    known = exactness.key(toy_target, ModelSetup(n_ctx=512), SETTLED, from_disk=False)
     for slower, told in ((1.0, 0), (1.25, 1)):
         keep(known, 16, {n: slower * seconds for n, seconds in USUAL.items()})
         session = load_session(asked, progress=lambda *_: None, cancel=Cancel())
@@ -248,10 +263,11 @@ def test_the_plan_chooses_it_where_it_is_free_and_nobody_asked_for_other_setting
     toy_target: Path,
 ) -> None:
     setup = ModelSetup(n_ctx=512)
-    known = exactness.key(toy_target, setup, SETTLED)
+    known = exactness.key(toy_target, setup, SETTLED, from_disk=False)
 
     def chosen(**how: Any) -> LoadRequest:
-        return exactness_cost.chosen(LoadRequest(**how), toy_target, setup, profile_store())
+        request, store = LoadRequest(**how), profile_store()
+        return exactness_cost.chosen(request, toy_target, planned(setup), store)
 
     assert chosen() == LoadRequest()
     keep(known, 16, {n: 1.3 * seconds for n, seconds in USUAL.items()})
@@ -267,7 +283,7 @@ def test_what_was_found_on_one_device_is_not_used_on_another(toy_target: Path) -
     def known(split: tuple[tuple[str, int], ...] = (), **how: Any) -> str:
         setup = ModelSetup(n_ctx=512, gpu_layers=-1, split=split)
         options = exactness.settled(LoadRequest(exact=True, **how))
-        return json.dumps(exactness.key(toy_target, setup, options))
+        return json.dumps(exactness.key(toy_target, setup, options, from_disk=False))
 
     both = (("CUDA0", 5), ("CUDA1", 4))
     ways = [
@@ -281,6 +297,33 @@ def test_what_was_found_on_one_device_is_not_used_on_another(toy_target: Path) -
     ]
     assert len(set(ways)) == len(ways)
     assert known(both) == known((("CUDA0", 6), ("CUDA1", 5)))  # free memory varies
+
+
+def test_what_was_found_in_a_short_context_is_not_used_in_a_longer_one(toy_target: Path) -> None:
+    def trial(n_ctx: int) -> dict[str, Any]:
+        return exactness.key(toy_target, ModelSetup(n_ctx=n_ctx), SETTLED, from_disk=False)
+
+    assert trial(64) != trial(128) != trial(512) == trial(4096)
+    assert "depth" not in trial(512)  # earlier versions stored it so
+
+
+def test_weights_that_stay_on_disk_are_tried_by_themselves(
+    toy_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They keep the layout of the file, which other kernels multiply."""
+    keep(exactness.key(toy_target, ModelSetup(n_ctx=512), SETTLED, from_disk=False), 5, USUAL)
+    for _, session in loaded(toy_target, exact=True):
+        assert session.pair.loaded.exact == 5
+        assert not session.pair.loaded.from_disk
+    monkeypatch.setattr(load, "load_plan", lambda checked: from_disk(load_plan(checked)))
+    monkeypatch.setattr(exactness, "_alike", lambda _target: ({1: 0.1, 2: 0.1}, True))
+    for _, session in loaded(toy_target, exact=True):
+        assert session.pair.loaded.exact == 2
+        assert session.pair.loaded.from_disk
+        assert "passes of up to 2 tokens" in session.pair.exact_note
+    keep(exactness.key(toy_target, ModelSetup(n_ctx=512), SETTLED, from_disk=False), 16, USUAL)
+    for _, session in loaded(toy_target):  # what costs nothing in memory is not chosen here
+        assert session.pair.loaded.exact is None
 
 
 @pytest.mark.slow

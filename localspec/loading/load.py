@@ -244,7 +244,7 @@ def _without_dear(plan: LoadPlan) -> tuple[LoadPlan, tuple[ModelFiles, ...]]:
 def _exact_where_free(plan: LoadPlan) -> LoadPlan:
     """`plan` with the settings of `--exact` if `tune` found them to cost next to nothing."""
     request, path = plan.checked.request, plan.checked.target.paths[0]
-    chosen = exactness_cost.chosen(request, path, plan.memory.target, profile_store())
+    chosen = exactness_cost.chosen(request, path, plan.memory, profile_store())
     if chosen is request:
         return plan
     return replace(plan, checked=replace(plan.checked, request=chosen), exact_by_plan=True)
@@ -263,6 +263,7 @@ def _exact_note(loader: ModelLoader, plan: LoadPlan) -> tuple[str, tuple[str, ..
         plan.checked.target.paths[0],
         plan.memory.target,
         exactness.settled(replace(options, exact=True)),
+        from_disk=bool(plan.memory.from_disk),
     )
     longest = loader.exact or exactness.stored(known, profile_store())
     cost = exactness_cost.stored(known, profile_store())
@@ -373,8 +374,14 @@ def load_another_draft(
     with ExitStack() as undo:
         renderer = TemplateRenderer(cancel)
         undo.callback(renderer.close)
+        loaded = session.pair.loaded
         loader = ModelLoader(
-            checked, progress, cancel, undo, flash_attn=session.pair.loaded.flash_attn
+            checked,
+            progress,
+            cancel,
+            undo,
+            repack=not loaded.from_disk,
+            flash_attn=loaded.flash_attn,
         )
         bare = replace(
             session.pair.having({}),

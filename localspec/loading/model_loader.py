@@ -78,7 +78,9 @@ class ModelLoader:
             self._threads(target, draft=False)
             self.exact = exactness.longest(
                 target,
-                exactness.key(path, setup, self.options, self._adapters()),
+                exactness.key(
+                    path, setup, self.options, self._adapters(), from_disk=not self.repack
+                ),
                 store=profile_store(),
                 announce=lambda: self.progress("Comparing passes bit by bit", None),
             )

@@ -54,12 +54,22 @@ def key(
     setup: ModelSetup,
     options: LoadRequest,
     adapters: Sequence[LoadedAdapter] = (),
+    *,
+    from_disk: bool,
 ) -> dict[str, Any]:
-    """What a trial depends on; `options` are those of `settled`.
+    """What a trial depends on.
+
+    Args:
+        target: its first file.
+        setup: of the target.
+        options: those of `settled`.
+        adapters: of the target.
+        from_disk: whether weights stay on disk, so that kernels for other layouts multiply them.
 
     Raises:
         OSError: the file cannot be read.
     """
+    depth = _depth(setup.n_ctx)
     return {
         **of_file(target, draft=False),
         "use": "exact",
@@ -68,6 +78,8 @@ def key(
         "cache": [setup.cache_k, setup.cache_v],
         **where(options.device, dict(setup.split), options.split_mode, options.rpc),
         **({"held": True} if (options.threads or 1) > 1 else {}),  # once a busy machine used fewer
+        **({"depth": depth} if depth < DEPTH else {}),
+        **({"from_disk": True} if from_disk else {}),
         **({"n_cpu_moe": setup.cpu_moe} if setup.cpu_moe else {}),
         **({"lora": [[each.sha256, each.scale] for each in adapters]} if adapters else {}),
     }
@@ -102,7 +114,7 @@ def longest(
     if before is not None or not target.can_truncate:
         return before or 1
     announce()
-    depth = min(DEPTH, target.n_ctx - _MOST)
+    depth = _depth(target.n_ctx)
     target.threads.hold(target.threads.most > 1)  # fewer would not share a token's attention
     try:
         fill(target, depth)
@@ -112,6 +124,11 @@ def longest(
     if in_time or not too_busy(target.threads.widest):
         store.save(Profile(known, {depth: times}))  # a calm machine may have time for longer passes
     return max(times)
+
+
+def _depth(n_ctx: int) -> int:
+    """Tokens of context at which passes are compared; fewer than `DEPTH` where few fit."""
+    return min(DEPTH, n_ctx - _MOST)
 
 
 def rows(exact: int | None) -> int:

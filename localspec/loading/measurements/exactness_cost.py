@@ -20,7 +20,7 @@ from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements import exactness
 from localspec.loading.measurements.attention import at_any_context, in_turns
 from localspec.loading.results import ExactnessCost
-from localspec.pairs.memory.need import ModelSetup
+from localspec.pairs.memory.placement import MemoryPlan
 
 _SIZES: Final = (1, 2, 4, 8)  # tokens of the passes that are timed
 _SECONDS: Final = 20.0
@@ -85,7 +85,7 @@ def comparable(request: LoadRequest) -> bool:
 
 
 def chosen(
-    request: LoadRequest, target: Path, setup: ModelSetup, store: ProfileStore
+    request: LoadRequest, target: Path, plan: MemoryPlan, store: ProfileStore
 ) -> LoadRequest:
     """`request` with the settings of `--exact` if these are free and the user chose nothing else.
 
@@ -95,5 +95,6 @@ def chosen(
     if request.exact is not None or not comparable(request):
         return request
     options = exactness.settled(replace(request, exact=True))
-    cost = stored(exactness.key(target, setup, options), store)
+    known = exactness.key(target, plan.target, options, from_disk=bool(plan.from_disk))
+    cost = stored(known, store)
     return options if cost is not None and cost.free else request

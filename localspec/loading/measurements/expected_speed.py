@@ -116,7 +116,8 @@ def exact(
         `LoadRecord.exact` and the cost; None where it is unknown.
     """
     options = exactness.settled(LoadRequest(exact=True, rpc=tuple(rpc)))
-    known, store = exactness.key(target, plan.target, options), profile_store()
+    known = exactness.key(target, plan.target, options, from_disk=bool(plan.from_disk))
+    store = profile_store()
     return exactness.stored(known, store), exactness_cost.stored(known, store)
 
 

@@ -111,7 +111,7 @@ def _exactness(
     model, how = pair.target.model, pair.loaded
     options = exactness.settled(replace(request, exact=True, device=how.device, rpc=how.rpc))
     setup = ModelSetup(
-        n_ctx=how.ctx_size,
+        n_ctx=2 * exactness.DEPTH,
         cache_k=how.cache_type_k,
         cache_v=how.cache_type_v,
         gpu_layers=how.n_gpu_layers,
@@ -119,13 +119,14 @@ def _exactness(
         cpu_moe=how.n_cpu_moe,
     )
     usual = ContextOptions(
-        n_ctx=2 * exactness.DEPTH,
+        n_ctx=setup.n_ctx,
         threads=threads,
         flash_attention=FLASH_ATTENTION[how.flash_attn],
         cache_k=setup.cache_k,
         cache_v=setup.cache_v,
     )
-    known, store = exactness.key(model.path, setup, options), profile_store()
+    known = exactness.key(model.path, setup, options, from_disk=how.from_disk)
+    store = profile_store()
     trial = replace(
         usual, flash_attention=True, threads=options.threads, threads_batch=options.threads_batch
     )
