@@ -72,11 +72,14 @@ def noted(
     *,
     mixture: bool = False,
     partly: bool = False,
+    draft: float | None = 0.03,
+    named: str | None = None,
+    left_out: str = "",
     **how: object,
 ) -> None:
-    """Note the demo's costs: 300 MB take `seconds(0.3)` a pass, its draft `seconds(0.03)`.
+    """Note the demo's costs: 300 MB take `seconds(0.3)` a pass, its draft `seconds(draft)`.
 
-    The weights in memory are 1.8 times those in the file.
+    The weights in memory are 1.8 times those in the file. `named` is what ``--draft`` says.
     """
 
     def context(gb: float) -> SimpleNamespace:
@@ -86,15 +89,19 @@ def noted(
         said = "llama 0.5B Q4_K - Medium"
         return SimpleNamespace(model=SimpleNamespace(**counts, **more, description=said))
 
+    drafter = None if draft is None else context(draft)
     pair = SimpleNamespace(
         name="demo",
+        reference=("demo", named),
         target=context(0.3),
-        drafts={"draft": context(0.03)},
+        draft=drafter,
+        drafts={} if drafter is None else {"draft": drafter},
+        left_out=left_out,
         loaded=LoadRecord(ctx_size=512, threads=1, **how),
         devices_before=(),
     )
     flat = {n: seconds(0.3) for n in (1, 2, 4, 8, 32)}
-    note(pair, Costs({0: flat}, {"draft": {0: {1: seconds(0.03)}}}))
+    note(pair, Costs({0: flat}, {} if draft is None else {"draft": {0: {1: seconds(draft)}}}))
 
 
 def test_what_no_weights_explain_does_not_grow_with_them(
@@ -266,6 +273,31 @@ def test_a_model_that_is_not_read_from_one_memory_tells_of_no_other_pair(
     assert told() == whole
     noted(lambda gb: gb, **how)
     assert told() == whole
+
+
+def test_a_pair_is_listed_with_its_own_draft_whatever_else_was_tried_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A draft of a tenth of the target pays, one as large does not; lookup says nothing of it."""
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
+    listed = row("demo", 0.3, state="installed", drafter="draft", draft_bytes=3 * GB // 100)
+
+    def pays(**how: object) -> bool:
+        noted(lambda gb: 0.001 + 0.1 * gb, **how)
+        (one,) = ranking.ranked([listed], ranking.recall())
+        assert one.measured
+        assert ("its draft is not expected to pay here" in one.speed) is not one.gains
+        return one.gains
+
+    assert pays(named="lookup", draft=None)
+    assert pays(named="other", draft=0.3)
+    assert not pays(draft=None, left_out="too big to save time here")
+    assert not pays(named="lookup", draft=None)
+    assert not pays(named="other")
+    assert pays()  # another draft is its own now
+    assert pays(named="other", draft=0.3)
+    assert not pays(draft=0.3)
+    assert pays(named="auto")
 
 
 def test_layers_in_two_places_are_told_from_layers_in_one(toy_target: Path) -> None:

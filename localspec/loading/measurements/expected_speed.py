@@ -9,7 +9,7 @@ from typing import Any
 
 from localspec.chat.session.pair import LoadedPair, LoadRecord
 from localspec.doctor.findings import unused_card
-from localspec.drafter_names import DRAFT
+from localspec.drafter_names import AUTO, DRAFT
 from localspec.engine.length.cost import ByContext, Costs, Curve, ModelCosts, Points
 from localspec.engine.length.gamma import LONGEST
 from localspec.engine.length.profile import Profile, ProfileStore, of_file
@@ -171,13 +171,15 @@ def note(pair: LoadedPair, costs: Costs, *, doubtful: bool = False) -> None:
 
     The weights count as in the file: llama.cpp may keep an unused second copy of repacked ones.
     With adapters or workers nothing is stored: lists mean the model without them, on this machine.
+    Of drafters that a request named the steps are not stored: lists mean those of the pair.
     """
     if pair.loaded.lora or pair.loaded.rpc:
         return
     target, on_device = pair.target.model, bool(devices()) and pair.loaded.n_gpu_layers != 0
     times = tuple(costs.target.at(BEHIND).times(LONGEST + 1))
     steps = {name: costs.drafts[name].at(BEHIND).seconds(1) for name in pair.drafts}
-    step = next(iter(steps.values()), None)
+    own = pair.reference[1] in (None, AUTO)
+    step = next(iter(steps.values()), None) if own else None
     overhead = 0.0
     if (model := pair.drafts.get(DRAFT)) is not None:
         overhead = ranking.overhead(
@@ -186,13 +188,22 @@ def note(pair: LoadedPair, costs: Costs, *, doubtful: bool = False) -> None:
     alone = target.is_mixture or target.partly_offloaded or pair.loaded.from_disk
     bits = 0.0 if alone else 8 * target.file_weights / target.n_params
     kind = next(filter(None, map(weight_type, target.description.split())), "")
-    own = [each.free for each in pair.devices_before if not each.integrated]
+    room = [each.free for each in pair.devices_before if not each.integrated]
     ranking.remember(
         pair.name,
         ranking.PairCosts(
-            target.file_weights, times, overhead, step, on_device, bits, doubtful, kind
+            target.file_weights,
+            times,
+            overhead,
+            step,
+            on_device,
+            bits,
+            doubtful,
+            kind,
+            draft_weights=pair.draft.model.file_weights if pair.draft and own else 0,
+            left_out=own and bool(pair.left_out),
         ),
-        sum(own) if own else None,
+        sum(room) if room else None,
         None if devices() else unused_card(),
         f"{machine()}; {build()}",
     )

@@ -62,13 +62,15 @@ class PairCosts:
         weights: bytes of the target's weights in its file.
         times: seconds of decodes of 0 (unused), 1, 2, ... tokens.
         overhead: seconds of a decode that do not depend on the weights.
-        step: seconds per drafted token; None if no model drafts.
+        step: seconds per token of its own drafter; None if none was measured.
         on_device: whether an accelerator computed.
         bits: per weight; 0 if other pairs cannot be derived from this one: a mixture of experts,
             which reads some of its weights per token, a model that is partly on a card or is read
             from disk, or a record of an earlier version.
         doubtful: whether something disturbed the measurement.
         weight_type: ggml's name of the type of most weights, such as ``Q4_K``; empty if unknown.
+        draft_weights: bytes of the weights of the drafter with this step in its file.
+        left_out: whether its own drafter was left out, as it saves no time.
     """
 
     weights: int
@@ -79,6 +81,13 @@ class PairCosts:
     bits: float = 0.0
     doubtful: bool = False
     weight_type: str = ""
+    draft_weights: int = 0
+    left_out: bool = False
+
+    @property
+    def judges_draft(self) -> bool:
+        """Whether it is known what the pair's own drafter is worth."""
+        return self.step is not None or self.left_out
 
     def replaces(self, before: PairCosts) -> bool:
         """Whether to store it in place of the measurement `before` of the same pair.
@@ -92,8 +101,10 @@ class PairCosts:
             return True  # another pair
         if bool(self.bits) != bool(before.bits):
             return not before.bits
-        if (self.step is None) != (before.step is None):
-            return before.step is None
+        if self.judges_draft != before.judges_draft:
+            return self.judges_draft
+        if self.draft_weights != before.draft_weights:
+            return True  # another draft
         if self.doubtful != before.doubtful:
             return before.doubtful
         return self.times[1] < before.times[1]
@@ -287,7 +298,8 @@ class RankedPair:
             large``.
         baseline: tokens per second without drafting; None if unknown.
         drafted: tokens per second with its drafters, at least `baseline`.
-        measured: whether its costs were measured here; the acceptance may be assumed even then.
+        measured: whether its costs were measured here; the acceptance may be assumed even then, and
+            the step of a drafter that was never loaded.
         modest: whether it leaves other programs enough memory.
         doubtful: whether its speed rests on a measurement that something disturbed.
     """
@@ -414,6 +426,8 @@ def _expected(row: ListedPair, speed: MachineSpeed | None) -> RankedPair:
     known = None if speed is None else speed.own(row.name)
     own = known is not None and row.state in _HERE
     costs = known if own else None if speed is None else expected_costs(row, speed)
+    if own and costs is not None and not costs.judges_draft:
+        costs = replace(costs, step=_step(row, costs))
     if costs is None or row.fit.verdict == "too large":
         return RankedPair(row, row.fit.verdict)
     baseline = 1 / costs.times[1]
@@ -437,12 +451,11 @@ def expected_costs(row: ListedPair, speed: MachineSpeed) -> PairCosts | None:
         like, share = host[1], speed.room / (row.target_bytes * _ROOM)
         both = zip(times, _times(read, row.bits, like), strict=False)
         times = [share * there + (1 - share) * here for there, here in both]
-    reads = draft_reads(row)
     return PairCosts(
         row.target_bytes,
         tuple(times),
         like.overhead,
-        None if reads is None else like.overhead + reads * like.per_byte,
+        _step(row, like),
         like.on_device,
         doubtful=basis[1].doubtful or like.doubtful,
     )
@@ -458,6 +471,12 @@ def draft_reads(row: ListedPair) -> float | None:
     if row.drafter == DRAFT:
         return row.draft_bytes
     return HEAD_STEP * row.target_bytes * row.active if row.drafter == MTP else None
+
+
+def _step(row: ListedPair, like: PairCosts) -> float | None:
+    """Seconds per token of the row's drafter, which runs as `like` does; None if none drafts."""
+    reads = draft_reads(row)
+    return None if reads is None else like.overhead + reads * like.per_byte
 
 
 def _times(read: float, bits: float, like: PairCosts) -> list[float]:
