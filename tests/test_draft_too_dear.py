@@ -19,19 +19,23 @@ from click.testing import CliRunner
 from localspec.chat.events import RoundText
 from localspec.chat.session.session import Session
 from localspec.cli.subcommands import cli
-from localspec.drafter_names import DFLASH, DRAFT, EAGLE3
+from localspec.drafter_names import DFLASH, DRAFT, EAGLE3, MTP
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Costs, Points
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.length.profile import Profile, of_file
+from localspec.engine.llama import default_threads
 from localspec.engine.record.stats import FinishReason
 from localspec.errors import Cancelled, ModelLoadError
 from localspec.loading import draft_models, model_loader
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
-from localspec.loading.measurements import draft_worth, measured_costs
-from localspec.loading.measurements.measured_costs import MeasuredPair, profile_store
+from localspec.loading.measurements import draft_worth, expected_speed, measured_costs
+from localspec.loading.measurements.measured_costs import ANY_THREADS, MeasuredPair, profile_store
 from localspec.loading.model_loader import ModelLoader
+from localspec.pairs.gguf.header import read_model
+from localspec.pairs.memory.model_facts import draft_facts
+from localspec.pairs.memory.need import ModelSetup
 from localspec.pairs.memory.placement import PROGRAM
 from localspec.process import messages as m
 from tests.support import costs, toy
@@ -56,6 +60,21 @@ def test_a_block_costs_one_pass_however_many_tokens_it_guesses(
     head: Any = SimpleNamespace(header=SimpleNamespace(architecture=kind))
     auto = AutoGamma(Costs({0: {1: 1.0, 16: 1.3}}, {}))
     assert draft_worth.too_dear(head, [], auto, 0.35) is dear
+
+
+def test_a_model_is_not_judged_by_the_head_in_its_file(
+    toy_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
+    how, setup, store = expected_speed.usual("auto"), ModelSetup(n_ctx=512), profile_store()
+    base = {**of_file(toy_draft, draft=True), "n_gpu_layers": 0}
+    head, model = ({**base, "head": MTP}, 1, 0.004), (base, default_threads(), 0.05)
+    for known, threads, step in (head, model):
+        store.save(Profile({**known, "threads": ANY_THREADS}, threads=threads))
+        store.save(Profile({**known, "threads": threads}, {0: {1: step}}, spread=0.0))
+    sized = (draft_facts(read_model(toy_draft).header), setup)
+    for kind, step in (("", 0.05), (MTP, 0.004)):
+        assert draft_worth.least_step(toy_draft, sized, None, 1.0, how, head=kind) == step
 
 
 @pytest.fixture

@@ -260,6 +260,7 @@ class DraftModels:
                 None if alone else (checked.sizes, target),
                 baseline_s,
                 how,
+                head="" if draft.is_model else draft.kind,
             )
             of = draft.files, checked.target.paths
             if not draft.in_target and draft_worth.too_dear(*of, costs.auto, step):

@@ -138,8 +138,7 @@ def _speed(
     told = expected_speed.exact_line(exact, cost, tune)
     if rpc:
         return [*expected, told], None
-    draft = found.draft.paths[0] if found.draft is not None else None
-    profile = expected_speed.expected(found.target.paths[0], draft, plan)
+    profile = expected_speed.expected(found.target.paths[0], found.draft, plan)
     unmeasured = expected if profile is None else []
     lines = [*unmeasured, *expected_speed.lines(profile, tune), told]
     return lines, expected_speed.data(profile, exact, cost)

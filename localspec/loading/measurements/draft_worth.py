@@ -33,16 +33,23 @@ Sized = tuple[ModelFacts, ModelSetup]
 
 
 def least_step(
-    path: Path, draft: Sized, target: Sized | None, baseline_s: float, how: LoadRecord
+    path: Path,
+    draft: Sized,
+    target: Sized | None,
+    baseline_s: float,
+    how: LoadRecord,
+    *,
+    head: str,
 ) -> float:
     """The least seconds of a step: as measured before, else estimated from the weights it reads.
 
     Args:
-        path: the draft model's file.
+        path: the drafter's file.
         draft: its sizes and setup.
         target: the same of the target; None where its bytes do not explain its time.
         baseline_s: seconds of the target's decode of one token.
         how: as for `stored_profiles`.
+        head: as there.
 
     Returns:
         0 where nothing is known: the models run in different places, or are mixtures of experts.
@@ -50,7 +57,7 @@ def least_step(
     sizes, setup = draft
     known: list[Profile] = []
     with suppress(OSError):  # a load tells what is wrong with a file
-        known = stored_profiles(profile_store(), path, setup, how, draft=True)
+        known = stored_profiles(profile_store(), path, setup, how, draft=True, head=head)
     if known and all(one.steady for one in known):
         return min(ModelCosts(one.best).at(BEHIND).seconds(1) for one in known)
     if target is None or any((*sizes.experts, *target[0].experts)):
@@ -118,11 +125,12 @@ def why_left_out(
     how = usual(attention.option if attention else "auto")
     both = None if plan.from_disk else (facts(target.header), plan.target)
     sized = (draft_facts(draft.header), plan.draft)
+    head = head_checks.head_kind(draft.header)
 
     def dear(own: Profile) -> bool:
         auto = AutoGamma(Costs(own.best, {}, own.identity.get("takes_back")))
         baseline_s = auto.costs.target.at(BEHIND).seconds(1)
-        step_s = least_step(draft.paths[0], sized, both, baseline_s, how)
+        step_s = least_step(draft.paths[0], sized, both, baseline_s, how, head=head)
         return own.steady and too_dear(draft, target.paths, auto, step_s)
 
     owns = stored_profiles(store, path, plan.target, how, draft=False)

@@ -26,9 +26,11 @@ from localspec.loading.measurements.measured_costs import (
     unusual,
 )
 from localspec.loading.results import ExactnessCost, GammaChoice, exact_words
+from localspec.pairs.gguf import head_checks
 from localspec.pairs.memory.need import ModelSetup
 from localspec.pairs.memory.placement import MemoryPlan
 from localspec.pairs.names.repository_files import weight_type
+from localspec.pairs.report.model_source import ModelSource
 
 ACCEPTANCES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 BEHIND = 256
@@ -78,7 +80,7 @@ def choices(
     )
 
 
-def expected(target: Path, draft: Path | None, plan: MemoryPlan) -> ExpectedSpeed | None:
+def expected(target: Path, draft: ModelSource | None, plan: MemoryPlan) -> ExpectedSpeed | None:
     """The stored costs of a pair on this machine, loaded as in `plan`.
 
     None if a model was not measured yet.
@@ -92,7 +94,9 @@ def expected(target: Path, draft: Path | None, plan: MemoryPlan) -> ExpectedSpee
         return None
     found = None
     if draft is not None and plan.draft is not None:
-        found = next(iter(stored_profiles(store, draft, plan.draft, how, draft=True)), None)
+        path, head = draft.paths[0], head_checks.head_kind(draft.header)
+        profiles = stored_profiles(store, path, plan.draft, how, draft=True, head=head)
+        found = next(iter(profiles), None)
     if draft is not None and found is None:
         return None
     max_rollback = own.identity.get("takes_back")
@@ -127,7 +131,13 @@ def usual(flash_attn: str) -> LoadRecord:
 
 
 def stored_profiles(
-    store: ProfileStore, path: Path, setup: ModelSetup, how: LoadRecord, *, draft: bool
+    store: ProfileStore,
+    path: Path,
+    setup: ModelSetup,
+    how: LoadRecord,
+    *,
+    draft: bool,
+    head: str = "",
 ) -> list[Profile]:
     """The stored profiles for loading `path`, with the threads that it would get.
 
@@ -139,8 +149,10 @@ def stored_profiles(
         setup: of the model.
         how: the other settings; its threads are those asked for, 0 for none.
         draft: whether the model drafts.
+        head: the kind of head that drafts; the same file may also hold a whole model.
     """
-    every = store.matching({**of_file(path, draft=draft), "n_gpu_layers": setup.gpu_layers})
+    known = {**of_file(path, draft=draft), "n_gpu_layers": setup.gpu_layers}
+    every = [one for one in store.matching(known) if one.identity.get("head", "") == head]
     tuned = next((one for one in every if one.identity["threads"] == ANY_THREADS), None)
     asked = how.draft_threads if draft else how.threads
     threads = asked or (tuned and tuned.threads) or default_threads()
