@@ -708,7 +708,10 @@ def test_the_name_in_a_file_which_old_reports_lack_is_no_difference() -> None:
     assert compare(old, new).different == ()
 
 
-@pytest.mark.parametrize("speed", ["0", "-3.5", "NaN", "1e999", "1" + "0" * 400, '"fast"'])
+@pytest.mark.parametrize(
+    "speed",
+    ["0", "-3.5", "NaN", "1e999", "1" + "0" * 400, '"fast"', "1e-300", "1e-154", "1e154", "1e300"],
+)
 def test_a_report_with_an_impossible_speed_is_damaged(speed: str) -> None:
     old, new = documents(1.0)
     new["runs"][0]["tokens_per_second"] = json.loads(speed)

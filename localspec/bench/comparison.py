@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from localspec.errors import LocalspecError
 from localspec.safe_text import decoded
 
 _MODEL = ("target", "drafts")
+_SLOWEST, _FASTEST = 1e-6, 1e9  # tokens per second; the ratios of such speeds remain numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +103,14 @@ def _speeds(document: Mapping[str, Any]) -> dict[str, Speeds]:
         speed = run["tokens_per_second"]
         if speed is not None and run["generated_tokens"] >= LEAST_TOKENS:
             at = str(run["kind"]), str(run["prompt"])
-            found.setdefault(str(run["arm"]), {}).setdefault(at, []).append(_positive(speed))
+            found.setdefault(str(run["arm"]), {}).setdefault(at, []).append(_speed(speed))
     return {arm: {at: median(each) for at, each in cells.items()} for arm, cells in found.items()}
 
 
-def _positive(value: Any) -> float:
-    """`value` as a number; `ValueError` unless it is positive and finite, as a speed is."""
+def _speed(value: Any) -> float:
+    """`value` as a number; `ValueError` if no model writes so many tokens per second."""
     found = float(value)
-    if not 0 < found < math.inf:
+    if not _SLOWEST < found < _FASTEST:
         raise ValueError(value)
     return found
 
