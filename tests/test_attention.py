@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from localspec.cli.machine import doctor
 from localspec.cli.subcommands import cli
 from localspec.engine.cancel import Cancel
-from localspec.engine.length.profile import ProfileStore, Timing, fill, measure
+from localspec.engine.length.profile import Profile, ProfileStore, Timing, fill, measure
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.errors import Cancelled
 from localspec.loading.load import check
@@ -85,6 +85,16 @@ def test_the_faster_way_is_chosen_and_the_default_where_both_are_alike(
     assert len(asked) == 6  # what is stored is not measured again
     scripted(monkeypatch, on=1.0, off=1 / off)
     assert choice(model, store, THOROUGH).flash == (off != 2.0)  # a thorough one is
+
+
+@pytest.mark.parametrize("table", [{}, {64: {1: 1.0}, 992: {1: 1.0}}])
+def test_a_damaged_measurement_counts_as_none(
+    model: Model, tmp_path: Path, table: dict[int, dict[int, float]]
+) -> None:
+    store, known = ProfileStore(tmp_path), key(model.path, SETUP, 1)
+    for way in ("on", "off"):
+        store.save(Profile({**known, "attention": way}, table))
+    assert stored(known, store) is None
 
 
 def test_a_turn_in_which_the_program_was_stopped_counts_for_nothing(

@@ -77,6 +77,27 @@ def test_a_model_is_not_judged_by_the_head_in_its_file(
         assert draft_worth.least_step(toy_draft, sized, None, 1.0, how, head=kind) == step
 
 
+@pytest.mark.parametrize("damage", [{"threads": None}, {"takes_back": "3"}])
+def test_a_damaged_measurement_judges_no_draft(
+    toy_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: dict[str, Any]
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
+    known = of_file(toy_draft, draft=True) | {"threads": default_threads(), "n_gpu_layers": 0}
+    profile_store().save(Profile(known, {0: {1: 1.0}}, spread=0.0))
+    setup, usual = ModelSetup(n_ctx=512), expected_speed.usual("auto")
+    sized = (draft_facts(read_model(toy_draft).header), setup)
+
+    def step() -> float:
+        return draft_worth.least_step(toy_draft, sized, None, 1.0, usual, head="")
+
+    assert step() == 1.0
+    (path,) = profile_store().folder.iterdir()
+    written = json.loads(path.read_text())
+    changed = {name: it for name, it in (known | damage).items() if it is not None}
+    path.write_text(json.dumps(written | {"identity": changed}))
+    assert step() == 0.0
+
+
 @pytest.fixture
 def stored() -> Iterator[None]:
     """Restore the toy's usual costs after a test that stores others."""

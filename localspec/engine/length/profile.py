@@ -423,9 +423,16 @@ class ProfileStore:
         return found if found is not None and found.identity == known else None
 
     def matching(self, known: Mapping[str, Any]) -> list[Profile]:
-        """All profiles whose identity has the items of `known` among its own."""
-        every = (_load(path) for path in sorted(self.folder.glob("*.json")))
-        return [one for one in every if one is not None and known.items() <= one.identity.items()]
+        """All profiles whose identity has the items of `known` among its own.
+
+        One whose identity is damaged does not lie where its name says.
+        """
+        every = [(path, _load(path)) for path in sorted(self.folder.glob("*.json"))]
+        return [
+            one
+            for path, one in every
+            if one and known.items() <= one.identity.items() and path == self._path(one.identity)
+        ]
 
     def save(self, profile: Profile) -> bool:
         """Store `profile` atomically; return whether that was possible."""

@@ -92,7 +92,9 @@ def key(target: Path, setup: ModelSetup, threads: int | None) -> dict[str, Any]:
 def stored(known: Mapping[str, Any], store: ProfileStore) -> AttentionTiming | None:
     """The stored choice, if any."""
     both = {way: store.load({**known, "attention": way}) for way in _WAYS}
-    times = {way: found.measured for way, found in both.items() if found is not None}
+    times = {
+        way: found.measured for way, found in both.items() if found and len(found.measured) == 1
+    }
     if len(times) < len(_WAYS) or len({tuple(table) for table in times.values()}) > 1:
         return None
     ((depth, on),), ((_, off),) = (times[way].items() for way in _WAYS)
