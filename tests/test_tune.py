@@ -23,6 +23,7 @@ from localspec.engine.length import profile
 from localspec.engine.length.profile import Timing
 from localspec.engine.length.stopping import Situation, StoppingPlan
 from localspec.engine.llama import Context, ContextOptions, Model, default_threads
+from localspec.engine.llama.platform import hardware
 from localspec.engine.llama.thread_controller import Threads
 from localspec.engine.record.stats import Round
 from localspec.errors import Cancelled, ModelFileError, OutOfMemory, UsageError
@@ -389,7 +390,9 @@ def test_what_is_measured_anew_meanwhile_stays(
     assert profile_store().load(found.target.identity) == anew
 
 
-def test_tuned_threads_are_used_unless_others_are_asked_for(target_context: Context) -> None:
+def test_tuned_threads_are_used_unless_others_are_asked_for_or_they_cannot_run_now(
+    target_context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = profile_store()
     known = profile.identity(target_context, threads=measured_costs.ANY_THREADS, draft=False)
 
@@ -397,8 +400,15 @@ def test_tuned_threads_are_used_unless_others_are_asked_for(target_context: Cont
         return chosen_threads(target_context, asked, draft=False, store=store)
 
     store.save(profile.Profile(known, threads=7))
-    assert chosen(None) == 7
-    assert chosen(3) == 3
+    for processors, threads in ((8, 7), (2, 2)):  # once it runs by `taskset`, for example
+        monkeypatch.setattr(
+            hardware.os, "sched_getaffinity", lambda _, n=processors: set(range(n)), raising=False
+        )
+        monkeypatch.setattr(hardware, "processors", lambda: None)
+        assert chosen(None) == threads
+        assert chosen(3) == 3
+    monkeypatch.setattr(hardware, "processors", lambda: 1.5)  # of a container's
+    assert chosen(None) == 1
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from localspec.engine.llama.platform.hardware import (
     default_threads,
     devices,
     machine,
+    most_threads,
     repacking_works,
     variant,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "devices",
     "head_of",
     "machine",
+    "most_threads",
     "repacking_works",
     "shown_name",
     "too_busy",

@@ -14,7 +14,7 @@ from localspec.engine.length.cost import ByContext, Costs, Curve, ModelCosts, Po
 from localspec.engine.length.gamma import LONGEST
 from localspec.engine.length.profile import Profile, ProfileStore, of_file
 from localspec.engine.length.stopping import gamma_for
-from localspec.engine.llama import build, default_threads, devices, machine
+from localspec.engine.llama import build, devices, machine
 from localspec.formats import percent, times
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements import exactness, exactness_cost, ranking
@@ -23,6 +23,7 @@ from localspec.loading.measurements.measured_costs import (
     ANY_THREADS,
     UNUSUAL,
     profile_store,
+    tuned_threads,
     unusual,
 )
 from localspec.loading.results import ExactnessCost, GammaChoice, exact_words
@@ -155,7 +156,7 @@ def stored_profiles(
     every = [one for one in store.matching(known) if one.identity.get("head", "") == head]
     tuned = next((one for one in every if one.identity["threads"] == ANY_THREADS), None)
     asked = how.draft_threads if draft else how.threads
-    threads = asked or (tuned and tuned.threads) or default_threads()
+    threads = asked or tuned_threads(tuned)
     loaded = replace(
         how,
         n_cpu_moe=setup.cpu_moe,

@@ -24,7 +24,7 @@ from localspec.engine.length.profile import (
     profile,
     timed_later,
 )
-from localspec.engine.llama import Context, Head, default_threads, devices, too_busy
+from localspec.engine.llama import Context, Head, default_threads, devices, most_threads, too_busy
 from localspec.pairs.disk import folders
 
 ANY_THREADS = 0
@@ -169,8 +169,16 @@ def chosen_threads(context: Context, asked: int | None, *, draft: bool, store: P
     """The number of threads for a model: as requested, else as `tune` found, else one per core."""
     if asked:
         return asked
-    known = store.load(identity(context, threads=ANY_THREADS, draft=draft))
-    return (known and known.threads) or default_threads()
+    return tuned_threads(store.load(identity(context, threads=ANY_THREADS, draft=draft)))
+
+
+def tuned_threads(found: Profile | None) -> int:
+    """The number of threads that `tune` found, or as many of them as this process may use now.
+
+    One per core where it found none. `tune` may have run outside a container, or on all cores.
+    """
+    tuned = None if found is None else found.threads
+    return min(tuned, most_threads()) if tuned else default_threads()
 
 
 def measured(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
@@ -28,6 +27,7 @@ from localspec.engine.llama import (
     busy_cores,
     default_threads,
     machine,
+    most_threads,
     too_busy,
 )
 from localspec.errors import LocalspecError, OutOfMemory
@@ -241,7 +241,7 @@ def _by_threads(context: Context, for_batches: int | None) -> dict[int, tuple[fl
 
     Empty while other programs run: fewer threads would win, but only until those end.
     """
-    most = os.cpu_count() or 1
+    most = most_threads()
     usual = default_threads()
     counts = sorted({n for n in (1, 2, 4, usual // 2, usual - 1, usual, most) if 1 <= n <= most})
     found: dict[int, tuple[float, float]] = {}

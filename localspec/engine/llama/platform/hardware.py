@@ -189,13 +189,25 @@ def default_threads() -> int:
 
     A second thread per core adds nothing to a decode that waits for memory, and costs time when the
     operating system parks it. All threads wait for the slowest, so efficiency cores are left out
-    where there are performance cores. A container's CPU limit also counts: threads above it would
-    be suspended in the middle of a step.
+    where there are performance cores.
     """
-    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
     physical = psutil.cpu_count(logical=False) or os.cpu_count() or 1
-    bounds = [physical, _fast(allowed), processors(), len(allowed) if allowed else None]
-    return max(1, int(min(bound for bound in bounds if bound is not None)))
+    return min(physical, _fast(_allowed()) or physical, most_threads())
+
+
+def most_threads() -> int:
+    """Threads that this process may run at the same time, at least 1.
+
+    A container's CPU limit also counts: threads above it would be suspended in the middle of a
+    step.
+    """
+    allowed = len(_allowed() or ()) or os.cpu_count() or 1
+    return max(1, int(min(allowed, processors() or allowed)))
+
+
+def _allowed() -> set[int] | None:
+    """The logical processors that this process may use; None where that is not told."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
 
 
 def _fast(allowed: set[int] | None) -> int | None:
