@@ -66,7 +66,8 @@ def test_a_model_is_not_judged_by_the_head_in_its_file(
     toy_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
-    how, setup, store = expected_speed.usual("auto"), ModelSetup(n_ctx=512), profile_store()
+    how, setup = expected_speed.usual("auto", from_disk=False), ModelSetup(n_ctx=512)
+    store = profile_store()
     base = {**of_file(toy_draft, draft=True), "n_gpu_layers": 0}
     head, model = ({**base, "head": MTP}, 1, 0.004), (base, default_threads(), 0.05)
     for known, threads, step in (head, model):
@@ -84,7 +85,7 @@ def test_a_damaged_measurement_judges_no_draft(
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
     known = of_file(toy_draft, draft=True) | {"threads": default_threads(), "n_gpu_layers": 0}
     profile_store().save(Profile(known, {0: {1: 1.0}}, spread=0.0))
-    setup, usual = ModelSetup(n_ctx=512), expected_speed.usual("auto")
+    setup, usual = ModelSetup(n_ctx=512), expected_speed.usual("auto", from_disk=False)
     sized = (draft_facts(read_model(toy_draft).header), setup)
 
     def step() -> float:

@@ -27,9 +27,17 @@ from localspec.engine.llama.platform import hardware
 from localspec.engine.llama.thread_controller import Threads
 from localspec.engine.record.stats import Round
 from localspec.errors import Cancelled, ModelFileError, OutOfMemory, UsageError
+from localspec.loading import load
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
-from localspec.loading.measurements import exactness, measured_costs, ranking, tuning
+from localspec.loading.measurements import (
+    exactness,
+    expected_speed,
+    measured_costs,
+    ranking,
+    tuning,
+)
+from localspec.loading.measurements.attention import AttentionTiming
 from localspec.loading.measurements.expected_speed import stored_profiles, usual
 from localspec.loading.measurements.measured_costs import (
     MeasuredPair,
@@ -37,6 +45,7 @@ from localspec.loading.measurements.measured_costs import (
     measured,
     profile_store,
 )
+from localspec.loading.planning import load_plan
 from localspec.pairs.memory.need import ModelSetup
 
 from .fakes import round_of
@@ -466,9 +475,30 @@ def test_costs_of_several_cards_are_found_by_their_shares(toy_target: Path, cach
     }
     profile_store().save(profile.Profile(known, {0: {1: 1.0}}))
     setup = ModelSetup(n_ctx=256, gpu_layers=8, split=tuple(split.items()))
-    found = partial(stored_profiles, profile_store(), toy_target, how=usual("on"), draft=False)
+    how = usual("on", from_disk=False)
+    found = partial(stored_profiles, profile_store(), toy_target, how=how, draft=False)
     assert found(setup)
     assert not found(replace(setup, split=()))
+
+
+def test_costs_in_memory_and_from_disk_are_kept_apart(
+    toy_target: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights that are read from disk in every pass may take a hundred times as long."""
+    request = LoadRequest(pair=str(toy_target), draft="lookup", ctx_size=512, flash_attn="on")
+    plan = load_plan(load.check(request))
+    plans = [replace(plan, memory=replace(plan.memory, from_disk=n)) for n in (0, 1)]
+    for one, seconds in zip(plans, (0.01, 1.0), strict=True):
+        monkeypatch.setattr(load, "load_plan", lambda _, one=one: one)
+        monkeypatch.setattr(
+            measured_costs,
+            "profile",
+            lambda _, its, seconds=seconds: profile.Profile(its, {0: {1: seconds}}, spread=0.0),
+        )
+        load_session(request, progress=lambda *_: None, cancel=Cancel()).close()
+    monkeypatch.setattr(expected_speed, "stored", lambda *_: AttentionTiming(True, 9, 1.0))
+    found = [expected_speed.expected(toy_target, None, each.memory) for each in plans]
+    assert [one and one.tokens_per_second for one in found] == [100, 1]
 
 
 @pytest.mark.slow

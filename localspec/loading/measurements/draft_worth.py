@@ -122,7 +122,8 @@ def why_left_out(
         return ""
     path, store = target.paths[0], profile_store()
     attention = attention_timing(key(path, plan.target, None), store)
-    how = usual(attention.option if attention else "auto")
+    option = attention.option if attention else "auto"
+    how = usual(option, from_disk=bool(plan.from_disk))
     both = None if plan.from_disk else (facts(target.header), plan.target)
     sized = (draft_facts(draft.header), plan.draft)
     head = head_checks.head_kind(draft.header)

@@ -89,7 +89,7 @@ def expected(target: Path, draft: ModelSource | None, plan: MemoryPlan) -> Expec
     store = profile_store()
     attention = stored(key(target, plan.target, None), store)
     flash_attn = attention.option if attention else "auto"
-    how = usual(flash_attn)
+    how = usual(flash_attn, from_disk=bool(plan.from_disk))
     own = next(iter(stored_profiles(store, target, plan.target, how, draft=False)), None)
     if own is None:
         return None
@@ -126,9 +126,9 @@ def exact(
     return exactness.stored(known, store), exactness_cost.stored(known, store)
 
 
-def usual(flash_attn: str) -> LoadRecord:
+def usual(flash_attn: str, *, from_disk: bool) -> LoadRecord:
     """How models run where nothing else is asked for: with the threads that suit them."""
-    return LoadRecord(ctx_size=0, threads=0, flash_attn=flash_attn)
+    return LoadRecord(ctx_size=0, threads=0, flash_attn=flash_attn, from_disk=from_disk)
 
 
 def stored_profiles(

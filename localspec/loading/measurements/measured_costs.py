@@ -34,6 +34,7 @@ _USUAL = {
     "flash_attn": "auto",
     "cache_type_k": "f16",
     "cache_type_v": "f16",
+    "from_disk": False,
 }
 UNUSUAL = {*_USUAL, "devices", "rpc", "split", "n_cpu_moe", "lora", "split_mode"}
 """Keys of a profile's identity that are left out at their usual values."""
