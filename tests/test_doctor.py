@@ -281,12 +281,11 @@ def test_a_command_may_answer_in_another_encoding(
     ],
 )
 def test_the_compiler_is_read_from_the_library(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: bytes | None, named: str
+    tmp_path: Path, held: bytes | None, named: str
 ) -> None:
     if held is not None:
         (tmp_path / "libggml-cpu.so").write_bytes(held)
-    monkeypatch.setattr(hardware, "library_folder", lambda: tmp_path)
-    assert hardware.compiler() == named
+    assert hardware.compiler_in(tmp_path) == named
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")

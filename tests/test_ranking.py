@@ -16,7 +16,7 @@ from localspec import machine
 from localspec.chat.session.pair import LoadRecord
 from localspec.engine.length.cost import Costs, Curve
 from localspec.engine.length.stopping import gamma_for
-from localspec.engine.llama import Model, build
+from localspec.engine.llama import Model, kernels
 from localspec.engine.llama import machine as this_machine
 from localspec.loading.measurements import expected_speed, ranking
 from localspec.loading.measurements.expected_speed import note
@@ -176,12 +176,12 @@ def test_only_what_this_machine_has_now_is_compared(
     noted(lambda gb: gb / 10, rpc=("a:1",))
     assert ranking.recall() is None
     noted(lambda gb: gb / 10)
-    ranking.remember("other", costs(30), None, None, f"{this_machine()}; {build()}")
+    ranking.remember("other", costs(30), None, None, f"{this_machine()}; {kernels()}")
     for found, changed, rate, kept in (
-        ("this build", build(), 10, ["demo", "other"]),
+        ("this build", kernels(), 10, ["demo", "other"]),
         ("another build", "another", 5, ["demo"]),
     ):
-        monkeypatch.setattr(expected_speed, "build", lambda changed=changed: changed)
+        monkeypatch.setattr(expected_speed, "kernels", lambda changed=changed: changed)
         noted(lambda gb: gb / 5)
         known = ranking.recall()
         assert known is not None

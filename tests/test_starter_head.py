@@ -17,7 +17,7 @@ from localspec.cli.subcommands import cli
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma
-from localspec.engine.llama import build, machine
+from localspec.engine.llama import kernels, machine
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements import draft_worth, ranking
@@ -49,7 +49,7 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starter_file: Path) ->
     monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
     starter.folder().mkdir(parents=True)
     target = write_random_llama(starter.converted())
-    starter.remember(StarterForm(machine(), build(), target.stat().st_size))
+    starter.remember(StarterForm(machine(), kernels(), target.stat().st_size))
     untrained(tmp_path / "raw.gguf", target, next(candidates(read_model(target).header)))
     head = tmp_path / starter.HEAD
     about = {trained_heads.TARGET: "as-it-was-trained.gguf", trained_heads.TARGET_HASH: "0" * 64}
@@ -76,7 +76,7 @@ def test_the_head_is_that_of_the_copy_alone(copy: Path, monkeypatch: pytest.Monk
     own = trained_head(copy.parent, copy, 0.5)
     record((copy,), own)
     assert resolver.resolve("starter").drafts == (own,)  # one that was trained here comes first
-    starter.remember(StarterForm(machine(), build(), copy_bytes=0))  # as it came, in Q4_1
+    starter.remember(StarterForm(machine(), kernels(), copy_bytes=0))  # as it came, in Q4_1
     assert resolver.resolve("starter").drafts == ()
 
 

@@ -31,6 +31,7 @@ from localspec.loading import load
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements import (
+    attention,
     exactness,
     expected_speed,
     measured_costs,
@@ -479,6 +480,22 @@ def test_costs_of_several_cards_are_found_by_their_shares(toy_target: Path, cach
     found = partial(stored_profiles, profile_store(), toy_target, how=how, draft=False)
     assert found(setup)
     assert not found(replace(setup, split=()))
+
+
+def test_what_another_compiler_s_kernels_took_is_not_used(
+    toy_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`localspec doctor` advises to build with Clang, as its kernels check drafts faster."""
+    keys: list[str] = []
+    for named in ("GCC 12.2.0", "Clang 18.1.8", ""):
+        monkeypatch.setattr(hardware, "compiler", lambda named=named: named)
+        keys.append(json.dumps(profile.of_file(toy_target, draft=False)))
+        assert attention.measured_here(profile_store()) == []
+        known = attention.key(toy_target, ModelSetup(n_ctx=512), None)
+        for way in ("on", "off"):
+            profile_store().save(profile.Profile({**known, "attention": way}, {64: {1: 1.0}}))
+        assert len(attention.measured_here(profile_store())) == 1
+    assert len(set(keys)) == len(keys)
 
 
 def test_costs_in_memory_and_from_disk_are_kept_apart(

@@ -25,8 +25,8 @@ from localspec.engine.llama import (
     Context,
     ContextOptions,
     Model,
-    build,
     default_threads,
+    kernels,
     machine,
     too_busy,
     write_q8_0,
@@ -47,7 +47,7 @@ _ASIDE: Final = ".unfinished-"  # part of a temporary folder's name, before its 
 def is_settled() -> bool:
     """Whether the starter's form on this machine is decided."""
     form = starter.recall()
-    return form is not None and (form.machine, form.build) == (machine(), build())
+    return form is not None and (form.machine, form.build) == (machine(), kernels())
 
 
 def settle(source: Path) -> str:
@@ -71,7 +71,7 @@ def settle(source: Path) -> str:
         if baseline[1] > _AS_FAST * baseline[0]:
             starter.converted().unlink()
             copy_bytes = 0
-        starter.remember(StarterForm(machine(), build(), copy_bytes))
+        starter.remember(StarterForm(machine(), kernels(), copy_bytes))
     except (OSError, LocalspecError) as error:
         return f"starter stays in Q4_1, as it came: converting it failed ({reason(error)})"
     before, after = (f"{1 / seconds:.0f}" for seconds in baseline)

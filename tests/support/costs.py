@@ -16,8 +16,8 @@ from localspec.engine.llama import (
     Context,
     ContextOptions,
     Model,
-    build,
     default_threads,
+    kernels,
     machine,
 )
 from localspec.loading.measurements import attention
@@ -55,7 +55,7 @@ def keep_target(points: Points, path: Path = toy.TARGET) -> None:
 def keep_starter(path: Path) -> None:
     """Store the starter's costs, and that it answers from its own file: no process converts it."""
     _keep(path, _STARTER)
-    starter.remember(StarterForm(machine(), build(), copy_bytes=0))
+    starter.remember(StarterForm(machine(), kernels(), copy_bytes=0))
 
 
 def _keep(path: Path, points: Points, *, draft: bool = False) -> None:

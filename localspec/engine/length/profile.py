@@ -24,7 +24,7 @@ from msgspec import Meta
 
 from localspec import private
 from localspec.engine.length.cost import ByContext, ModelCosts, Points, credible
-from localspec.engine.llama import Context, Head, build, machine
+from localspec.engine.llama import Context, Head, kernels, machine
 
 # The sizes that tell most come first, since a slow machine runs out of time: 16 among them, as a
 # table that ends at 8 charges long copies too much. Those that matter most are timed again, with
@@ -352,7 +352,7 @@ def of_file(path: Path, *, draft: bool) -> dict[str, Any]:
         header = hashlib.sha256(file.read(_HEADER)).hexdigest()
     return {
         "machine": machine(),
-        "build": build(),
+        "build": kernels(),
         "use": "draft" if draft else "target",
         "file_bytes": path.stat().st_size,
         "header_sha256": header,

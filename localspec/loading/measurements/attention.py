@@ -22,8 +22,8 @@ from localspec.engine.llama import (
     Context,
     ContextOptions,
     Model,
-    build,
     default_threads,
+    kernels,
     machine,
     too_busy,
 )
@@ -105,7 +105,7 @@ def stored(known: Mapping[str, Any], store: ProfileStore) -> AttentionTiming | N
 
 def measured_here(store: ProfileStore) -> list[AttentionTiming]:
     """The choices of all models measured with this machine and llama.cpp."""
-    return _matching({"machine": machine(), "build": build()}, store)
+    return _matching({"machine": machine(), "build": kernels()}, store)
 
 
 def at_any_context(known: Mapping[str, Any], store: ProfileStore) -> list[AttentionTiming]:

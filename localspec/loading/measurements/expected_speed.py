@@ -14,7 +14,7 @@ from localspec.engine.length.cost import ByContext, Costs, Curve, ModelCosts, Po
 from localspec.engine.length.gamma import LONGEST
 from localspec.engine.length.profile import Profile, ProfileStore, of_file
 from localspec.engine.length.stopping import gamma_for
-from localspec.engine.llama import build, devices, machine
+from localspec.engine.llama import devices, kernels, machine
 from localspec.formats import percent, times
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements import exactness, exactness_cost, ranking
@@ -218,7 +218,7 @@ def note(pair: LoadedPair, costs: Costs, *, doubtful: bool = False) -> None:
         ),
         sum(room) if room else None,
         None if devices() else unused_card(),
-        f"{machine()}; {build()}",
+        f"{machine()}; {kernels()}",
     )
 
 

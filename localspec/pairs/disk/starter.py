@@ -41,7 +41,7 @@ class StarterForm:
     """The starter's form, as measured.
 
     Attributes:
-        machine, build: the machine and llama.cpp version of the measurement; empty without one.
+        machine, build: the machine and llama.cpp's kernels of the measurement; empty without one.
         copy_bytes: size of the converted copy in use; 0 if the original file is used.
     """
 

@@ -54,6 +54,10 @@ _FUNCTIONS: dict[str, dict[str, Any]] = {  # by library: argument types and resu
 _CORE: Final = 0  # RelationProcessorCore
 _RECORD: Final = struct.Struct("<IIBB")  # SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX
 _LITTLE: Final = 0.75  # of the fastest core's capacity
+_COMPILERS: Final = {  # by name: a mark, and what follows it up to the version
+    "Clang": (b"clang version ", re.compile(rb"([\d.]+)")),
+    "GCC": (b"GCC: (", re.compile(rb".*?\) ([\d.]+)")),
+}
 _VARIANT: Final = re.compile(r"loaded CPU backend from .*ggml-cpu-([\w.-]+)\.(?:so|dll)\n")
 
 
@@ -149,16 +153,28 @@ def build() -> str:
     return f"{llama_cpp.__version__} {_said(lib.llama_print_system_info())}"
 
 
+def kernels() -> str:
+    """What times and bits depend on besides the machine: `build`, and the compiler of it."""
+    return " ".join(filter(None, (build(), compiler())))
+
+
+@cache
 def compiler() -> str:
-    """The compiler of the CPU kernels, such as ``GCC 12.2.0``; empty if unknown.
+    """The compiler of the CPU kernels, such as ``GCC 12.2.0``; empty if unknown."""
+    return compiler_in(library_folder())
+
+
+def compiler_in(folder: Path) -> str:
+    """The compiler of the CPU kernels in this folder.
 
     GCC and Clang write their names into a library's ``.comment`` section. Clang's libraries may
     also name GCC, from the start-up files they are linked with.
     """
-    library = next(library_folder().glob("libggml-cpu*.so"), None)
+    library = next(folder.glob("libggml-cpu*.so"), None)
     held = library.read_bytes() if library else b""
-    for name, mark in (("Clang", rb"clang version ([\d.]+)"), ("GCC", rb"GCC: \(.*?\) ([\d.]+)")):
-        if found := re.search(mark, held):
+    for name, (mark, version) in _COMPILERS.items():
+        at = held.rfind(mark)  # every start asks, and a pattern would search for longer
+        if at >= 0 and (found := version.match(held, at + len(mark))):
             return f"{name} {found[1].decode()}"
     return ""
 
