@@ -105,6 +105,16 @@ def test_every_question_is_answered_off_and_on_in_turns(usual: tuple[BenchReport
     assert report.agreement.compared == report.agreement.same == 3
 
 
+@pytest.mark.parametrize("block", [0, 7])
+def test_nothing_is_predicted_from_one_pass_for_a_whole_block(
+    session: Session, monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    monkeypatch.setattr(type(session.pair), "block", block)
+    report = run(session, request())
+    assert bool(report.sweep) is (report.draft_step_s is not None) is (not block)
+    assert report.curve
+
+
 def test_every_setting_comes_first_equally_often_in_each_kind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

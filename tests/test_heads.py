@@ -679,6 +679,7 @@ def test_a_guess_leaves_nothing_behind(blocks: Engine) -> None:
     """A guess depends only on the states, the newest token and the length of the block."""
     made, text = drafter(blocks).head, ids(blocks, PROMPTS[2])[:14]
     assert isinstance(made, BlockHead)
+    assert made.longest == head_checks.block(gguf.read_header(made.model.path))
     states = states_of(made, text)
 
     def guessed(token: int, n: int, *parts: int) -> np.ndarray:

@@ -75,6 +75,7 @@ def noted(
     draft: float | None = 0.03,
     named: str | None = None,
     left_out: str = "",
+    block: int = 0,
     **how: object,
 ) -> None:
     """Note the demo's costs: 300 MB take `seconds(0.3)` a pass, its draft `seconds(draft)`.
@@ -95,13 +96,20 @@ def noted(
         reference=("demo", named),
         target=context(0.3),
         draft=drafter,
+        block=block,
         drafts={} if drafter is None else {"draft": drafter},
         left_out=left_out,
         loaded=LoadRecord(ctx_size=512, threads=1, **how),
         devices_before=(),
     )
     flat = {n: seconds(0.3) for n in (1, 2, 4, 8, 32)}
-    note(pair, Costs({0: flat}, {} if draft is None else {"draft": {0: {1: seconds(draft)}}}))
+    note(
+        pair,
+        Costs(
+            {0: flat},
+            {} if draft is None else {"draft": {0: dict.fromkeys((1, 32), seconds(draft))}},
+        ),
+    )
 
 
 def test_what_no_weights_explain_does_not_grow_with_them(
@@ -298,6 +306,28 @@ def test_a_pair_is_listed_with_its_own_draft_whatever_else_was_tried_with_it(
     assert pays(named="other", draft=0.3)
     assert not pays(draft=0.3)
     assert pays(named="auto")
+
+
+def test_a_head_that_guesses_a_block_is_listed_with_one_pass_for_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass takes a third of the target's: too long for a token, and little for seven."""
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
+    listed = row("demo", 0.3, state="installed", drafter="draft", draft_bytes=GB // 10, block=7)
+
+    def gain() -> float:
+        (one,) = ranking.ranked([listed], ranking.recall())
+        return one.drafted / one.baseline
+
+    seven = pytest.approx(gamma_for(0.7, [1.0] * 9, 0.0, first=1 / 3)[1])
+    noted(lambda gb: gb / 10, draft=None)
+    assert gain() == seven  # before it was loaded
+    noted(lambda gb: gb / 10, draft=0.1, block=7)
+    found = ranking.recall()
+    assert found is not None
+    assert (found.pairs["demo"].block, found.pairs["demo"].step) == (7, pytest.approx(0.01))
+    assert gain() == seven
+    assert gain() > 1.3 * gamma_for(0.7, [1.0] * 26, 1 / 3)[1]
 
 
 def test_layers_in_two_places_are_told_from_layers_in_one(toy_target: Path) -> None:

@@ -482,6 +482,21 @@ def test_costs_of_several_cards_are_found_by_their_shares(toy_target: Path, cach
     assert not found(replace(setup, split=()))
 
 
+def test_a_block_is_expected_to_cost_one_pass_of_its_head() -> None:
+    """A pass takes 0.3 T(1) whether it guesses one token or seven."""
+    target, head = {0: {1: 1.0, 2: 1.02, 4: 1.08, 8: 1.2, 16: 1.5, 64: 4.0}}, {0: {1: 0.3, 16: 0.3}}
+    singly, block = (expected_speed.choices(target, head, block=n) for n in (0, 7))
+    assert [one.gamma for one in block] == [4, 5, 7, 7, 7, 7]
+    sure = block[-1]
+    assert sure.speedup == pytest.approx(sum(0.95**n for n in range(8)) / (0.3 + 1.2))
+    assert sure.speedup > 1.5 * singly[-1].speedup
+    pays = expected_speed.ExpectedSpeed(2, 2, target[0], 0.3, 1.0, block, None, draft_block=7)
+    said, data = expected_speed.lines(pays, ""), expected_speed.data(pays, None, None)
+    assert "up to 7 drafted tokens 300.00 ms" in " ".join(said)
+    assert data is not None
+    assert data["draft_block"] == 7
+
+
 def test_what_another_compiler_s_kernels_took_is_not_used(
     toy_target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

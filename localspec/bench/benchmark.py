@@ -221,14 +221,17 @@ def _lesser(a: Points, b: Points) -> Points:
 
 
 def _points(session: Session, cancel: Cancel) -> tuple[Points, Points]:
-    """Seconds of decodes of target and draft by size; empty if they cannot be measured."""
+    """Seconds of decodes of target and draft by size; empty if they cannot be measured.
+
+    Those of a draft that guesses a block in one pass are too: no length follows from one token's.
+    """
     target, draft = session.pair.target, session.pair.draft
     if not target.can_truncate:
         return {}, {}
     target.watch(cancel)
     twice = (*TARGET_SIZES, *TARGET_SIZES)
     of_target = measure(target, twice, budget=_TARGET_BUDGET, passes=len(twice)).points
-    if draft is None:
+    if draft is None or session.pair.block:
         return of_target, {}
     draft.watch(cancel)
     return of_target, measure(draft, DRAFT_SIZES, budget=_DRAFT_BUDGET, one_row=True).points

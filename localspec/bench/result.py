@@ -251,8 +251,9 @@ class BenchReport:
         draft_note: why nothing can be drafted; empty if something can.
         arms: the settings; the first decodes without drafting.
         curve: T(n) of the target.
-        draft_step_s: one decode of the first draft; None without one.
-        sweep: by draft length, for the first draft.
+        draft_step_s: one decode of the first draft; None without one, and for one that guesses a
+            block in one pass.
+        sweep: by draft length, for the first draft; empty where `draft_step_s` is None.
         prompts: how many questions the set has.
         too_long, too_short: names of prompts that did not fit into the context, or whose answers
             have too few tokens to time.

@@ -10,7 +10,7 @@ from typing import Any
 from localspec import machine
 from localspec.chat.advice import SamplingAdvice
 from localspec.drafter_names import MODELS, kind_of
-from localspec.engine.llama import BUSY, Context, devices
+from localspec.engine.llama import BUSY, BlockHead, Context, devices
 from localspec.engine.record.stats import DeviceMemory, MemoryUse
 
 
@@ -115,6 +115,11 @@ class LoadedPair:
     def draft(self) -> Context | None:
         """The context of the first draft model or head; None without any."""
         return next(iter(self.drafts.values()), None)
+
+    @property
+    def block(self) -> int:
+        """The most tokens that the first drafter guesses in one pass; 0 if each takes a pass."""
+        return self.draft.longest if isinstance(self.draft, BlockHead) else 0
 
     @property
     def contexts(self) -> tuple[Context, ...]:

@@ -125,7 +125,7 @@ _WORTH = 1.1
 
 # The cost of reading a long prompt is spread over at most this many tokens to come.
 _HORIZON = 128
-_USUAL_PENDING = 2  # the target's own token, and the last one of a draft that was accepted whole
+USUAL_PENDING = 2  # the target's own token, and the last one of a draft that was accepted whole
 _TOKENS_A_ROUND = 3  # usual where drafting pays (docs/measurements/gamma.md)
 
 
@@ -277,7 +277,7 @@ class AutoGamma:
             spent = self._table.baseline_rounds(alone, warmup_s=warmup_s)
             self._saved += 1 + min(own, done.accepted) - spent
         if done.draft_prefill > _HORIZON:  # reading a prompt is not a cost of every round
-            done = replace(done, draft_prefill=_USUAL_PENDING)
+            done = replace(done, draft_prefill=USUAL_PENDING)
         rounds = self._table.baseline_rounds(done, warmup_s=self.neighbours.warmup_s)
         self._decided = True
         if not done.copied:
@@ -406,7 +406,7 @@ class AutoGamma:
         if pending and situation.copies and drafter.reads_paths:
             copies = situation.copies[: LONGEST - 1]
             reads, saved = reading(track.agreement, copies, curve, pending)
-        step, read = curve.seconds(1), min(pending, _USUAL_PENDING)
+        step, read = curve.seconds(1), min(pending, USUAL_PENDING)
         cost = curve.seconds(read) if pending else 0.0
         if drafter.block:  # one pass for all of them
             most = min(drafter.block, len(times) - 2)
@@ -449,9 +449,9 @@ class AutoGamma:
         The cost is shared by the rounds that are expected to follow, up to the next copied draft,
         after which the model has to catch up again.
         """
-        if pending <= _USUAL_PENDING:
+        if pending <= USUAL_PENDING:
             return 0.0
-        extra = curve.seconds(pending) - curve.seconds(_USUAL_PENDING)
+        extra = curve.seconds(pending) - curve.seconds(USUAL_PENDING)
         rounds = min(situation.remaining, _HORIZON) / _TOKENS_A_ROUND
         return extra * max(self._copying, 1 / max(1.0, rounds))
 
@@ -465,10 +465,10 @@ class AutoGamma:
         """Whether to probe a draft although the baseline is best."""
         self._wait, drafter = _PAUSE, situation.drafters[plan.drafter]
         curve = self._curve(plan.drafter, situation)
-        if drafter.pending > _USUAL_PENDING and self._copying > _WILLING:
+        if drafter.pending > USUAL_PENDING and self._copying > _WILLING:
             return False  # after the next copy it would have to catch up again
         baseline, block = prices.times[1], min(drafter.block, len(prices.times) - 2)
-        step, first = plan.step, curve.seconds(_USUAL_PENDING + block) if block else 0.0
+        step, first = plan.step, curve.seconds(USUAL_PENDING + block) if block else 0.0
         if not self._tracks[plan.drafter].rounds:  # its measurement may be wrong by any factor
             step, first = (min(each, USUAL * baseline) for each in (step, first))
         times, back = prices.times[: (block or plan.limit) + 2], self._table.rereads

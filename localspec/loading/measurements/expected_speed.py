@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,8 @@ from localspec.chat.session.pair import LoadedPair, LoadRecord
 from localspec.doctor.findings import unused_card
 from localspec.drafter_names import AUTO, DRAFT
 from localspec.engine.length.cost import ByContext, Costs, Curve, ModelCosts, Points
-from localspec.engine.length.gamma import LONGEST
+from localspec.engine.length.gamma import LONGEST, USUAL_PENDING
 from localspec.engine.length.profile import Profile, ProfileStore, of_file
-from localspec.engine.length.stopping import gamma_for
 from localspec.engine.llama import devices, kernels, machine
 from localspec.formats import percent, times
 from localspec.loading.load_request import LoadRequest
@@ -47,7 +47,8 @@ class ExpectedSpeed:
     Attributes:
         threads, draft_threads: used while measuring; None without a draft.
         target: seconds of one decode by its number of tokens.
-        draft_step_s: seconds per drafted token; None without a draft.
+        draft_step_s: seconds per drafted token, or per block; None without a draft.
+        draft_block: the most tokens of a block; 0 for a draft that guesses one by one.
         tokens_per_second: of the baseline, after `BEHIND` tokens of context.
         choices: the draft length for each acceptance; empty without a draft.
         attention: the faster kind; None if it was not measured.
@@ -60,10 +61,11 @@ class ExpectedSpeed:
     tokens_per_second: float
     choices: tuple[GammaChoice, ...]
     attention: AttentionTiming | None
+    draft_block: int = 0
 
 
 def choices(
-    target: ByContext, draft: ByContext, max_rollback: int | None = None
+    target: ByContext, draft: ByContext, max_rollback: int | None = None, *, block: int = 0
 ) -> tuple[GammaChoice, ...]:
     """The draft length for each acceptance, at `BEHIND` tokens of context if measured there.
 
@@ -71,14 +73,18 @@ def choices(
         target: seconds by number of tokens.
         draft: seconds by number of tokens.
         max_rollback: drafted tokens that the target can roll back at once (see `Costs`).
+        block: the most tokens that the draft guesses in one pass; 0 if each takes a pass.
     """
     costs = Costs(target, {DRAFT: draft}, max_rollback)
     times = costs.target.at(BEHIND).times(costs.longest(LONGEST) + 1)
-    step = costs.drafts[DRAFT].at(BEHIND).seconds(1)
-    return tuple(
-        GammaChoice(each, *gamma_for(each, times, step, rereads=costs.rereads))
-        for each in ACCEPTANCES
-    )
+    step = _step(costs.drafts[DRAFT].at(BEHIND), block)
+    best = partial(ranking.best_draft, times=times, step=step, block=block, rereads=costs.rereads)
+    return tuple(GammaChoice(each, *best(each)) for each in ACCEPTANCES)
+
+
+def _step(draft: Curve, block: int) -> float:
+    """Seconds of a pass of a draft: over a token, or what it has to read and a block of guesses."""
+    return draft.seconds(USUAL_PENDING + block if block else 1)
 
 
 def expected(target: Path, draft: ModelSource | None, plan: MemoryPlan) -> ExpectedSpeed | None:
@@ -101,14 +107,16 @@ def expected(target: Path, draft: ModelSource | None, plan: MemoryPlan) -> Expec
     if draft is not None and found is None:
         return None
     max_rollback = own.identity.get("takes_back")
+    block = 0 if draft is None else head_checks.block(draft.header)
     return ExpectedSpeed(
         threads=own.identity["threads"],
         draft_threads=None if found is None else found.identity["threads"],
         target=_shortest(own),
-        draft_step_s=None if found is None else Curve(_shortest(found)).seconds(1),
+        draft_step_s=None if found is None else _step(Curve(_shortest(found)), block),
         tokens_per_second=1 / ModelCosts(own.best).at(BEHIND).seconds(1),
-        choices=() if found is None else choices(own.best, found.best, max_rollback),
+        choices=() if found is None else choices(own.best, found.best, max_rollback, block=block),
         attention=attention,
+        draft_block=block,
     )
 
 
@@ -190,36 +198,36 @@ def note(pair: LoadedPair, costs: Costs, *, doubtful: bool = False) -> None:
         return
     target, on_device = pair.target.model, bool(devices()) and pair.loaded.n_gpu_layers != 0
     times = tuple(costs.target.at(BEHIND).times(LONGEST + 1))
-    steps = {name: costs.drafts[name].at(BEHIND).seconds(1) for name in pair.drafts}
-    own = pair.reference[1] in (None, AUTO)
-    step = next(iter(steps.values()), None) if own else None
     overhead = 0.0
     if (model := pair.drafts.get(DRAFT)) is not None:
-        overhead = ranking.overhead(
-            target.file_weights, times[1], model.model.file_weights, steps[DRAFT]
-        )
+        step = costs.drafts[DRAFT].at(BEHIND).seconds(1)
+        overhead = ranking.overhead(target.file_weights, times[1], model.model.file_weights, step)
     alone = target.is_mixture or target.partly_offloaded or pair.loaded.from_disk
     bits = 0.0 if alone else 8 * target.file_weights / target.n_params
     kind = next(filter(None, map(weight_type, target.description.split())), "")
     room = [each.free for each in pair.devices_before if not each.integrated]
+    found = ranking.PairCosts(
+        target.file_weights, times, overhead, None, on_device, bits, doubtful, kind
+    )
+    if pair.reference[1] in (None, AUTO):
+        found = _with_draft(found, pair, costs)
     ranking.remember(
         pair.name,
-        ranking.PairCosts(
-            target.file_weights,
-            times,
-            overhead,
-            step,
-            on_device,
-            bits,
-            doubtful,
-            kind,
-            draft_weights=pair.draft.model.file_weights if pair.draft and own else 0,
-            left_out=own and bool(pair.left_out),
-        ),
+        found,
         sum(room) if room else None,
         None if devices() else unused_card(),
         f"{machine()}; {kernels()}",
     )
+
+
+def _with_draft(found: ranking.PairCosts, pair: LoadedPair, costs: Costs) -> ranking.PairCosts:
+    """`found` with what is known of the pair's own drafter, the first."""
+    found = replace(found, left_out=bool(pair.left_out))
+    if pair.draft is None:
+        return found
+    step = _step(costs.drafts[next(iter(pair.drafts))].at(BEHIND), pair.block)
+    weights = pair.draft.model.file_weights
+    return replace(found, step=step, draft_weights=weights, block=pair.block)
 
 
 def data(
@@ -243,6 +251,7 @@ def data(
         "draft_threads": known.draft_threads,
         "target_seconds": {str(n): seconds for n, seconds in known.target.items()},
         "draft_step_s": known.draft_step_s,
+        "draft_block": known.draft_block,
         "plain_tokens_per_second": known.tokens_per_second,
         "attention": known.attention and asdict(known.attention),
         "exact": exact,
@@ -267,7 +276,12 @@ def lines(known: ExpectedSpeed | None, tune: str) -> list[str]:
     if known.attention is not None:
         found.append(f"            {known.attention}")
     if known.draft_step_s is not None:
-        found.append(f"            one drafted token {1e3 * known.draft_step_s:.2f} ms")
+        step = (
+            f"up to {known.draft_block} drafted tokens"
+            if known.draft_block
+            else "one drafted token"
+        )
+        found.append(f"            {step} {1e3 * known.draft_step_s:.2f} ms")
         found.append("expected    accepted   draft  tokens/s  speed-up")
     found += [_line(one, known.tokens_per_second) for one in known.choices]
     return found

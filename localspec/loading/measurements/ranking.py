@@ -62,7 +62,7 @@ class PairCosts:
         weights: bytes of the target's weights in its file.
         times: seconds of decodes of 0 (unused), 1, 2, ... tokens.
         overhead: seconds of a decode that do not depend on the weights.
-        step: seconds per token of its own drafter; None if none was measured.
+        step: seconds per token of its own drafter, or per block; None if none was measured.
         on_device: whether an accelerator computed.
         bits: per weight; 0 if other pairs cannot be derived from this one: a mixture of experts,
             which reads some of its weights per token, a model that is partly on a card or is read
@@ -71,6 +71,7 @@ class PairCosts:
         weight_type: ggml's name of the type of most weights, such as ``Q4_K``; empty if unknown.
         draft_weights: bytes of the weights of the drafter with this step in its file.
         left_out: whether its own drafter was left out, as it saves no time.
+        block: the most tokens that a step guesses; 0 for one.
     """
 
     weights: int
@@ -83,6 +84,7 @@ class PairCosts:
     weight_type: str = ""
     draft_weights: int = 0
     left_out: bool = False
+    block: int = 0
 
     @property
     def judges_draft(self) -> bool:
@@ -427,7 +429,7 @@ def _expected(row: ListedPair, speed: MachineSpeed | None) -> RankedPair:
     own = known is not None and row.state in _HERE
     costs = known if own else None if speed is None else expected_costs(row, speed)
     if own and costs is not None and not costs.judges_draft:
-        costs = replace(costs, step=_step(row, costs))
+        costs = replace(costs, step=_step(row, costs), block=row.block)
     if costs is None or row.fit.verdict == "too large":
         return RankedPair(row, row.fit.verdict)
     baseline = 1 / costs.times[1]
@@ -458,6 +460,7 @@ def expected_costs(row: ListedPair, speed: MachineSpeed) -> PairCosts | None:
         _step(row, like),
         like.on_device,
         doubtful=basis[1].doubtful or like.doubtful,
+        block=row.block,
     )
 
 
@@ -474,7 +477,7 @@ def draft_reads(row: ListedPair) -> float | None:
 
 
 def _step(row: ListedPair, like: PairCosts) -> float | None:
-    """Seconds per token of the row's drafter, which runs as `like` does; None if none drafts."""
+    """Seconds of a step of the row's drafter, which runs as `like` does; None if none drafts."""
     reads = draft_reads(row)
     return None if reads is None else like.overhead + reads * like.per_byte
 
@@ -502,4 +505,13 @@ def _gain(row: ListedPair, costs: PairCosts) -> float:
     """
     if costs.step is None or row.drafter not in ACCEPTED or row.active < 1:
         return 1.0
-    return gamma_for(acceptance(row), costs.times, costs.step)[1]
+    return best_draft(acceptance(row), costs.times, costs.step, costs.block)[1]
+
+
+def best_draft(
+    accepted: float, times: Sequence[float], step: float, block: int, *, rereads: float = 0.0
+) -> tuple[int, float]:
+    """The result of `gamma_for` for a drafter whose steps guess up to `block` tokens, or one."""
+    if not block:
+        return gamma_for(accepted, times, step, rereads=rereads)
+    return gamma_for(accepted, times[: block + 2], 0.0, first=step, rereads=rereads)

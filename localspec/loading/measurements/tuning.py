@@ -90,7 +90,9 @@ def tune(
             target=target,
             draft=draft,
             draft_note=session.speculation_note,
-            choices=choices({0: target.points}, {0: draft.points}, pair.target.max_rollback)
+            choices=choices(
+                {0: target.points}, {0: draft.points}, pair.target.max_rollback, block=pair.block
+            )
             if draft
             else (),
             exact=exact,

@@ -77,6 +77,14 @@ def head_kind(header: GgufHeader) -> str:
     return MTP if usable.holds_mtp_alone(header) else ""
 
 
+def block(header: GgufHeader) -> int:
+    """The most tokens that the head in the file guesses in one pass; 0 if each takes a pass."""
+    if head_kind(header) != DFLASH:
+        return 0
+    anchored = header.metadata.get(header.arch_key("sample_from_anchor")) is True
+    return max(0, header.setting("block_size") - (not anchored))
+
+
 def is_head(header: GgufHeader) -> bool:
     """Whether the file is a draft head."""
     return bool(head_kind(header))

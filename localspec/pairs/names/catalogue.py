@@ -13,6 +13,7 @@ from localspec.drafter_names import DRAFT, MTP, NONE
 from localspec.errors import LocalspecError
 from localspec.pairs.disk import folders, starter, trained_heads
 from localspec.pairs.disk.installed import InstalledPair
+from localspec.pairs.gguf import head_checks
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.memory.model_facts import active_share, draft_facts, facts, own_head
 from localspec.pairs.memory.outlook import MemoryFit, outlook_for, unread
@@ -188,6 +189,7 @@ class ListedPair:
         active: share of the target's weights that a token reads.
         bits: approximate bits per target weight; 0 if unknown.
         drafter: the model that drafts: ``draft``, ``mtp`` (inside the target), or empty.
+        block: the most tokens that it guesses in one pass; 0 for one, or if unknown.
         accepted: measured acceptance of a head that drafts; None if unknown.
         state: ``installed``, ``incomplete`` (files are missing), ``available``, or ``found`` (of
             another program).
@@ -204,6 +206,7 @@ class ListedPair:
     active: float = 1.0
     bits: float = 0.0
     drafter: str = ""
+    block: int = 0
     accepted: float | None = None
     fit: MemoryFit
     licence: str
@@ -232,6 +235,7 @@ def rows() -> list[ListedPair]:
 def _installed(pair: InstalledPair, entry: CuratedPair | None) -> ListedPair:
     n_bytes = sum(model.n_bytes for model in pair.models)
     active, bits, drafter, accepted = 1.0, 0.0, DRAFT if pair.draft else "", None
+    block = 0
     try:
         target, *drafts = (gguf.read_model(model.path) for model in pair.models)
         sizes, inside = [draft_facts(each.header) for each in drafts], own_head(target.header)
@@ -242,6 +246,7 @@ def _installed(pair: InstalledPair, entry: CuratedPair | None) -> ListedPair:
         drafter = drafter or (MTP if inside else "")
         if drafts:
             accepted = trained_heads.accepted(drafts[0].header, drafts[0].paths, target.paths)
+            block = head_checks.block(drafts[0].header)
     except LocalspecError:  # files are missing or damaged
         fit = unread(n_bytes)
     return ListedPair(
@@ -254,6 +259,7 @@ def _installed(pair: InstalledPair, entry: CuratedPair | None) -> ListedPair:
         active=active,
         bits=bits,
         drafter=drafter,
+        block=block,
         accepted=accepted,
         fit=fit,
         licence=entry.licence if entry else pair.target.licence,

@@ -152,6 +152,7 @@ class PairReport:
             active=active_share(target.header),
             bits=target.header.bits,
             drafter=DRAFT if draft else own_head,
+            block=head_checks.block(draft.header) if draft else 0,
             accepted=accepted,
             fit=self.outlook.fit,
             licence=target.licence,
