@@ -38,7 +38,6 @@ from localspec.loading.measurements import (
     ranking,
     tuning,
 )
-from localspec.loading.measurements.attention import AttentionTiming
 from localspec.loading.measurements.expected_speed import stored_profiles, usual
 from localspec.loading.measurements.measured_costs import (
     MeasuredPair,
@@ -517,9 +516,13 @@ def test_costs_in_memory_and_from_disk_are_kept_apart(
     toy_target: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Weights that are read from disk in every pass may take a hundred times as long."""
-    request = LoadRequest(pair=str(toy_target), draft="lookup", ctx_size=512, flash_attn="on")
-    plan = load_plan(load.check(request))
-    plans = [replace(plan, memory=replace(plan.memory, from_disk=n)) for n in (0, 1)]
+    request = LoadRequest(pair=str(toy_target), draft="lookup", ctx_size=512)
+    store, known = profile_store(), attention.key(toy_target, ModelSetup(n_ctx=512), None)
+    for way, seconds in (("on", 1.0), ("off", 2.0)):  # as it was chosen where there is room
+        store.save(profile.Profile({**known, "attention": way}, {64: {1: seconds}}))
+    roomy = load_plan(load.check(request))
+    short = replace(roomy, memory=replace(roomy.memory, from_disk=1), unflashed=None)
+    plans = [roomy, short]
     for one, seconds in zip(plans, (0.01, 1.0), strict=True):
         monkeypatch.setattr(load, "load_plan", lambda _, one=one: one)
         monkeypatch.setattr(
@@ -528,7 +531,6 @@ def test_costs_in_memory_and_from_disk_are_kept_apart(
             lambda _, its, seconds=seconds: profile.Profile(its, {0: {1: seconds}}, spread=0.0),
         )
         load_session(request, progress=lambda *_: None, cancel=Cancel()).close()
-    monkeypatch.setattr(expected_speed, "stored", lambda *_: AttentionTiming(True, 9, 1.0))
     found = [expected_speed.expected(toy_target, None, each.memory) for each in plans]
     assert [one and one.tokens_per_second for one in found] == [100, 1]
 

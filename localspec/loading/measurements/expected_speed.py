@@ -135,7 +135,13 @@ def exact(
 
 
 def usual(flash_attn: str, *, from_disk: bool) -> LoadRecord:
-    """How models run where nothing else is asked for: with the threads that suit them."""
+    """How models run where nothing else is asked for: with the threads that suit them.
+
+    Args:
+        flash_attn: as it was chosen; without room for the weights, a load leaves llama.cpp's own.
+        from_disk: whether the weights are read from disk again and again.
+    """
+    flash_attn = "auto" if from_disk else flash_attn
     return LoadRecord(ctx_size=0, threads=0, flash_attn=flash_attn, from_disk=from_disk)
 
 
