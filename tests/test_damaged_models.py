@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,10 @@ def key(name: str, value: Any, kind: int = ggufs.U32) -> Change:
 
 
 ARCHITECTURE = "general.architecture"
+MODELS: Mapping[str, Callable[..., Path]] = {
+    **gguf_models.GENERATORS,
+    "eagle3": lambda path, like: heads.write_eagle3(path),
+}
 
 
 def token(number: int, text: bytes) -> Change:
@@ -73,6 +77,8 @@ def tensor(name: str, kind: int, n_bytes: int) -> Change:
         ("qwen3", tensor("output_norm.weight", 1, 128), "has the type F16"),
         ("qwen3", key("rope.dimension_count", 33), "33 are turned"),
         ("qwen3", key("attention.layer_norm_rms_epsilon", -1.0, ggufs.F32), "epsilon is -1.0"),
+        ("qwen3", key("rope.scaling.type", b"dynamic", ggufs.STRING), "an unknown way, 'dynamic'"),
+        ("eagle3", key("rope.scaling.type", b"mrope", ggufs.STRING), "an unknown way, 'mrope'"),
         ("gemma3", key("attention.sliding_window", 2**31 - 1), "window is 2,147,483,647"),
         ("qwen35", key("ssm.inner_size", 0), "is not made for states of 0"),
         ("qwen35", key("full_attention_interval", 0), "never has full attention"),
@@ -88,7 +94,7 @@ def test_what_llama_cpp_would_die_of_is_said(
     tmp_path: Path, model: str, change: Change, said: str
 ) -> None:
     words = gguf_models.write_other_vocabulary(tmp_path / "words.gguf")
-    path = gguf_models.GENERATORS[model](tmp_path / "it.gguf", like=words)
+    path = MODELS[model](tmp_path / "it.gguf", like=words)
     assert model_source.local(path).header.tensors
     path.write_bytes(damaged.put_together(change(damaged.take_apart(path.read_bytes()))))
     with pytest.raises(ModelFileError, match="is damaged") as refused:

@@ -17,6 +17,7 @@ from localspec.errors import ModelFileError, UnsupportedModel
 from localspec.pairs.gguf.cursor import FETCH_AGAIN
 from localspec.pairs.gguf.header import MAX_LAYERS, GgufHeader, TensorInfo
 from localspec.pairs.report.vocabulary import printable, texts, vocabulary
+from localspec.safe_text import one_line
 
 _PARTS: Final = frozenset({"clip", "mmproj", "imatrix", "adapter"})
 _HEADS: Final = frozenset({EAGLE3, DFLASH, DSPARK, MTP, ASSISTANT})
@@ -25,6 +26,7 @@ _ENCODERS: Final = ("bert", "t5encoder", "gemma-embedding", "wavtokenizer-dec")
 _MAX_EXPERTS: Final = 1024  # LLAMA_MAX_EXPERTS
 _LARGEST: Final = 2**30  # far above any real size; llama.cpp rounds up in 32 bits
 _FREE_EXPERTS: Final = ("hunyuan-dense", "hunyuan_vl")  # for these, one expert counts as none
+_SCALINGS: Final = ("none", "linear", "yarn", "longrope")  # LLAMA_ROPE_SCALING_TYPES
 # Architectures that always use rotary positions.
 _TURNING: Final = ("llama", "qwen", "gemma", "phi", "lfm2", EAGLE3, DFLASH)
 # Architectures known to insist that rotary positions cover the whole head.
@@ -72,7 +74,7 @@ def require_whole(header: GgufHeader, label: str) -> None:
     Raises:
         ModelFileError: something does.
     """
-    for problems in (_layers, _experts, _numbers, _tensors, _vocabulary):
+    for problems in (_layers, _experts, _numbers, _positions, _tensors, _vocabulary):
         for problem in problems(header):
             raise ModelFileError(f"{label} is damaged: {problem}", FETCH_AGAIN)
 
@@ -168,6 +170,13 @@ def _numbers(header: GgufHeader) -> Iterator[str]:
             yield f"its {name} is {value:,}"
     if header.setting("full_attention_interval", 1) < 1:
         yield "it never has full attention, and does not say so"
+
+
+def _positions(header: GgufHeader) -> Iterator[str]:
+    """Problems with how positions turn the elements of heads."""
+    scaling = header.text(header.arch_key("rope.scaling.type"), "none")
+    if scaling not in _SCALINGS:
+        yield f"its positions are scaled in an unknown way, {one_line(scaling, 40)!r}"
     width = _head_width(header)
     turned = header.setting("rope.dimension_count", width)
     always = header.architecture.startswith(_TURNING)
