@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from localspec.chat.events import RoundText
+from localspec.drafter_names import ASSISTANT
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Context
 from localspec.engine.llama.heads import head
 from localspec.errors import UnsupportedModel
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
-from localspec.pairs.gguf import head_checks
+from localspec.pairs.gguf import head_checks, usable
 from localspec.pairs.gguf.header import read_header
 from tests.support import llama_archs
 from tests.support.any_model import WIDTH, write_any
@@ -42,6 +43,12 @@ def test_the_architectures_that_draft_by_mtp_are_those_of_the_source() -> None:
 
 def test_the_architectures_that_heads_can_read_are_those_of_the_source() -> None:
     assert llama_archs.showing() == {*head_checks.TAPPED, "qwen4exp"}
+
+
+def test_the_architectures_that_read_which_layers_slide_are_those_of_the_source() -> None:
+    """Exaone4's window depends on its size, dots3note may do without, two others write no text."""
+    others = {"exaone4", "dots3note", ASSISTANT, "gemma-embedding", "modern-bert"}
+    assert llama_archs.patterned() == usable._SLIDING | usable._MAY_SLIDE | others
 
 
 @pytest.mark.slow

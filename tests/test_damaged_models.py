@@ -11,8 +11,9 @@ import pytest
 
 from localspec.errors import ModelFileError
 from localspec.pairs.report import model_source
-from tests.support import damaged, gguf_models, ggufs, heads, toy
+from tests.support import damaged, gemma4, gguf_models, ggufs, heads, toy
 from tests.support.damaged import Damaged, Parts, put_together, split, take_apart, write_parts
+from tests.support.gguf_models import read_vocabulary
 
 Change = Callable[[Parts], Parts]
 
@@ -33,10 +34,13 @@ def key(name: str, value: Any, kind: int = ggufs.U32) -> Change:
     return change
 
 
+NONE_SLIDES = "none of its layers has the sliding window"
 ARCHITECTURE = "general.architecture"
 MODELS: Mapping[str, Callable[..., Path]] = {
     **gguf_models.GENERATORS,
+    "gemma4": lambda path, like: gemma4.write_gemma4(path, vocabulary=read_vocabulary(like)),
     "eagle3": lambda path, like: heads.write_eagle3(path),
+    "dflash": lambda path, like: heads.write_dflash(path),
 }
 
 
@@ -47,6 +51,14 @@ def token(number: int, text: bytes) -> Change:
         return key("tokenizer.ggml.tokens", (ggufs.STRING, changed), ggufs.ARRAY)(parts)
 
     return change
+
+
+def none_slides(layers: int) -> Change:
+    return key("attention.sliding_window_pattern", (ggufs.BOOL, [False] * layers), ggufs.ARRAY)
+
+
+def both(one: Change, other: Change) -> Change:
+    return lambda parts: other(one(parts))
 
 
 def tensor(name: str, kind: int, n_bytes: int) -> Change:
@@ -78,6 +90,10 @@ def tensor(name: str, kind: int, n_bytes: int) -> Change:
         ("qwen3", key("rope.dimension_count", 33), "33 are turned"),
         ("qwen3", key("attention.layer_norm_rms_epsilon", -1.0, ggufs.F32), "epsilon is -1.0"),
         ("qwen3", key("rope.scaling.type", b"dynamic", ggufs.STRING), "an unknown way, 'dynamic'"),
+        ("gemma3", key("attention.sliding_window_pattern", 1), NONE_SLIDES),
+        ("gemma3", none_slides(6), NONE_SLIDES),
+        ("gemma4", none_slides(4), NONE_SLIDES),
+        ("dflash", both(none_slides(2), key("attention.sliding_window", 64)), NONE_SLIDES),
         ("eagle3", key("rope.scaling.type", b"mrope", ggufs.STRING), "an unknown way, 'mrope'"),
         ("gemma3", key("attention.sliding_window", 2**31 - 1), "window is 2,147,483,647"),
         ("qwen35", key("ssm.inner_size", 0), "is not made for states of 0"),

@@ -69,6 +69,15 @@ def showing() -> set[str]:
     return found - {"llama-embed"}  # it writes no text
 
 
+def patterned() -> set[str]:
+    """The architectures that read which of their layers have a sliding window."""
+    bodies = re.finditer(
+        r"^void (llama_model_\w+)::load_arch_hparams\(.*?^\}", _models(), re.M | re.S
+    )
+    reads = {each[1] for each in bodies if re.search(r"load_swa_p|WINDOW_PATTERN", each[0])}
+    return {name for name, model in _classes().items() if model in reads}
+
+
 def predicting() -> dict[str, bool]:
     """The architectures that draft by MTP; whether states are those of wanted rows alone."""
     graphs = _bodies("graph_mtp")

@@ -26,6 +26,16 @@ _ENCODERS: Final = ("bert", "t5encoder", "gemma-embedding", "wavtokenizer-dec")
 _MAX_EXPERTS: Final = 1024  # LLAMA_MAX_EXPERTS
 _LARGEST: Final = 2**30  # far above any real size; llama.cpp rounds up in 32 bits
 _FREE_EXPERTS: Final = ("hunyuan-dense", "hunyuan_vl")  # for these, one expert counts as none
+# Architectures that insist on a sliding window in some layer, always or where they state its size.
+_SLIDING: Final = frozenset(
+    {
+        *("cohere2", "cohere2moe", "exaone-moe", "gemma2", "gemma3n", "gemma4", "gpt-oss"),
+        *("granite_swa", "maple", "mimo2", "muse-glimmer", "spark2_5", "step35"),
+    }
+)
+_MAY_SLIDE: Final = frozenset(
+    {"afmoe", DFLASH, "gemma3", "laguna", "llama4", "mellum", "olmo2", "plamo3", "smallthinker"}
+)
 _SCALINGS: Final = ("none", "linear", "yarn", "longrope")  # LLAMA_ROPE_SCALING_TYPES
 # Architectures that always use rotary positions.
 _TURNING: Final = ("llama", "qwen", "gemma", "phi", "lfm2", EAGLE3, DFLASH)
@@ -74,7 +84,7 @@ def require_whole(header: GgufHeader, label: str) -> None:
     Raises:
         ModelFileError: something does.
     """
-    for problems in (_layers, _experts, _numbers, _positions, _tensors, _vocabulary):
+    for problems in (_layers, _experts, _numbers, _windows, _positions, _tensors, _vocabulary):
         for problem in problems(header):
             raise ModelFileError(f"{label} is damaged: {problem}", FETCH_AGAIN)
 
@@ -170,6 +180,16 @@ def _numbers(header: GgufHeader) -> Iterator[str]:
             yield f"its {name} is {value:,}"
     if header.setting("full_attention_interval", 1) < 1:
         yield "it never has full attention, and does not say so"
+
+
+def _windows(header: GgufHeader) -> Iterator[str]:
+    """Problems with which layers slide: they see no more than a window of the last tokens."""
+    key = header.arch_key("attention.sliding_window_pattern")
+    told = header.metadata.get(key)
+    none = told == 1 if isinstance(told, int) else not any(header.integers(key))
+    windowed = header.architecture in _MAY_SLIDE and header.setting("attention.sliding_window") > 0
+    if told is not None and none and (windowed or header.architecture in _SLIDING):
+        yield "none of its layers has the sliding window that it promises"
 
 
 def _positions(header: GgufHeader) -> Iterator[str]:
