@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from localspec.errors import ModelFileError
+from localspec.errors import ModelFileError, UnsupportedModel
 from localspec.pairs.report import model_source
 from tests.support import damaged, gemma4, gguf_models, ggufs, heads, toy
 from tests.support.damaged import Damaged, Parts, put_together, split, take_apart, write_parts
@@ -116,6 +116,15 @@ def test_what_llama_cpp_would_die_of_is_said(
     with pytest.raises(ModelFileError, match="is damaged") as refused:
         model_source.local(path)
     assert said in refused.value.message
+
+
+@pytest.mark.parametrize("named", [b"none", b"no_vocab"])
+def test_a_model_whose_vocabulary_is_none_is_refused(tmp_path: Path, named: bytes) -> None:
+    path = gguf_models.write_other_vocabulary(tmp_path / "it.gguf")
+    change = key("tokenizer.ggml.model", named, ggufs.STRING)
+    path.write_bytes(put_together(change(take_apart(path.read_bytes()))))
+    with pytest.raises(UnsupportedModel, match="has no vocabulary"):
+        model_source.local(path)
 
 
 @pytest.mark.parametrize(("kind", "value"), [(ggufs.BOOL, False), (ggufs.F32, 0.5)])

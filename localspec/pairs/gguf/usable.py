@@ -131,7 +131,7 @@ def _require_writer(header: GgufHeader, label: str) -> None:
         )
     if not header.tensors and header.integer("split.count", 1) <= 1:
         raise UnsupportedModel(f"{label} is a vocabulary without a model", "Name the model itself.")
-    if "tokenizer.ggml.model" not in header.metadata:
+    if header.text("tokenizer.ggml.model", "none") in ("none", "no_vocab"):
         raise UnsupportedModel(
             f"{label} has no vocabulary ({architecture}): it writes no text", "Choose a chat model."
         )
