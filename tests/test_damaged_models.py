@@ -53,8 +53,12 @@ def token(number: int, text: bytes) -> Change:
     return change
 
 
-def none_slides(layers: int) -> Change:
-    return key("attention.sliding_window_pattern", (ggufs.BOOL, [False] * layers), ggufs.ARRAY)
+def array(name: str, items: list[int], kind: int = ggufs.I32) -> Change:
+    return key(name, (kind, items), ggufs.ARRAY)
+
+
+def slide(*layers: bool) -> Change:
+    return array("attention.sliding_window_pattern", [*layers], ggufs.BOOL)
 
 
 def both(one: Change, other: Change) -> Change:
@@ -83,6 +87,8 @@ def tensor(name: str, kind: int, n_bytes: int) -> Change:
         ("qwen3", key("block_count", 513), "it has 513 layers"),
         ("moe", key("expert_used_count", 5), "it uses 5 of 4 experts"),
         ("moe", key("expert_count", 0), "it uses 2 of 0 experts"),
+        ("moe", array("expert_used_count", [-1, 2]), "its layer 0 uses -1 of 4 experts"),
+        ("moe", array("expert_used_count", [2, 0]), "its layer 1 uses 0 of 4 experts"),
         ("moe", key("expert_group_count", 4), "4 experts are in 4 groups"),
         ("moe", key("expert_group_count", 3), "0 of 3 groups of 4 experts"),
         ("qwen3", tensor("blk.0.attn_norm.weight", 26, 256), "has the type I32"),
@@ -91,9 +97,9 @@ def tensor(name: str, kind: int, n_bytes: int) -> Change:
         ("qwen3", key("attention.layer_norm_rms_epsilon", -1.0, ggufs.F32), "epsilon is -1.0"),
         ("qwen3", key("rope.scaling.type", b"dynamic", ggufs.STRING), "an unknown way, 'dynamic'"),
         ("gemma3", key("attention.sliding_window_pattern", 1), NONE_SLIDES),
-        ("gemma3", none_slides(6), NONE_SLIDES),
-        ("gemma4", none_slides(4), NONE_SLIDES),
-        ("dflash", both(none_slides(2), key("attention.sliding_window", 64)), NONE_SLIDES),
+        ("gemma3", slide(*[False] * 6), NONE_SLIDES),
+        ("gemma4", slide(*[False] * 4), NONE_SLIDES),
+        ("dflash", both(slide(False, False), key("attention.sliding_window", 64)), NONE_SLIDES),
         ("eagle3", key("rope.scaling.type", b"mrope", ggufs.STRING), "an unknown way, 'mrope'"),
         ("gemma3", key("attention.sliding_window", 2**31 - 1), "window is 2,147,483,647"),
         ("qwen35", key("ssm.inner_size", 0), "is not made for states of 0"),

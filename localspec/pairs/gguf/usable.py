@@ -158,14 +158,24 @@ def _experts(header: GgufHeader) -> Iterator[str]:
     count, groups = header.setting("expert_count"), header.setting("expert_group_count")
     if header.architecture in _FREE_EXPERTS and count <= 1:
         return
-    used = max(header.settings("expert_used_count"), default=0)
+    each, names = _of_layers(header, "expert_used_count"), {one.name for one in header.tensors}
+    used = max(each, default=0)
     if not 0 <= count <= _MAX_EXPERTS or not 0 <= used <= count or (count and not used):
         yield f"it uses {used:,} of {count:,} experts"
+    for layer, used in enumerate(each):
+        if used < (count > 0 and f"blk.{layer}.ffn_gate_inp.weight" in names):
+            yield f"its layer {layer} uses {used:,} of {count:,} experts"
     if not 0 <= groups <= max(0, count - 1):
         yield f"its {count:,} experts are in {groups:,} groups"
     chosen = header.setting("expert_group_used_count")
     if groups > 1 and (count % groups or not 0 < chosen < groups):
         yield f"it uses {chosen:,} of {groups} groups of {count} experts"
+
+
+def _of_layers(header: GgufHeader, name: str) -> list[int]:
+    """A setting of every layer, which may be given once for all; empty without it."""
+    found = header.settings(name)
+    return found * header.setting("block_count", 1) if len(found) == 1 else found
 
 
 def _numbers(header: GgufHeader) -> Iterator[str]:
