@@ -101,6 +101,8 @@ def tensor(name: str, kind: int, n_bytes: int) -> Change:
         ("gemma4", slide(*[False] * 4), NONE_SLIDES),
         ("dflash", both(slide(False, False), key("attention.sliding_window", 64)), NONE_SLIDES),
         ("eagle3", key("rope.scaling.type", b"mrope", ggufs.STRING), "an unknown way, 'mrope'"),
+        ("qwen3", key("attention.head_count_kv", 3), "in its layer 0 2 heads of attention share 3"),
+        ("qwen3", array("attention.head_count_kv", [1, 0]), "1 2 heads of attention share 0"),
         ("gemma3", key("attention.sliding_window", 2**31 - 1), "window is 2,147,483,647"),
         ("qwen35", key("ssm.inner_size", 0), "is not made for states of 0"),
         ("qwen35", key("full_attention_interval", 0), "never has full attention"),

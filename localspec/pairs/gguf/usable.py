@@ -84,7 +84,16 @@ def require_whole(header: GgufHeader, label: str) -> None:
     Raises:
         ModelFileError: something does.
     """
-    for problems in (_layers, _experts, _numbers, _windows, _positions, _tensors, _vocabulary):
+    for problems in (
+        _layers,
+        _experts,
+        _numbers,
+        _attention,
+        _windows,
+        _positions,
+        _tensors,
+        _vocabulary,
+    ):
         for problem in problems(header):
             raise ModelFileError(f"{label} is damaged: {problem}", FETCH_AGAIN)
 
@@ -190,6 +199,19 @@ def _numbers(header: GgufHeader) -> Iterator[str]:
             yield f"its {name} is {value:,}"
     if header.setting("full_attention_interval", 1) < 1:
         yield "it never has full attention, and does not say so"
+
+
+def _attention(header: GgufHeader) -> Iterator[str]:
+    """Problems with the heads of layers that attend; those with a state of their own may not."""
+    names = {tensor.name for tensor in header.tensors}
+    stateful = {layer for layer, _, part in (name.partition(".ssm_") for name in names) if part}
+    heads = _of_layers(header, "attention.head_count")
+    keys = _of_layers(header, "attention.head_count_kv")
+    for number, (queries, shared) in enumerate(zip(heads, keys, strict=False)):
+        layer = f"blk.{number}"
+        attends = not names.isdisjoint((f"{layer}.attn_q.weight", f"{layer}.attn_qkv.weight"))
+        if attends and layer not in stateful and queries > 0 and (shared < 1 or queries % shared):
+            yield f"in its layer {number} {queries} heads of attention share {shared}"
 
 
 def _windows(header: GgufHeader) -> Iterator[str]:
