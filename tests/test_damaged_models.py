@@ -99,6 +99,13 @@ def tensor(name: str, kind: int, n_bytes: int) -> Change:
         ("gemma3", key("attention.sliding_window_pattern", 1), NONE_SLIDES),
         ("gemma3", slide(*[False] * 6), NONE_SLIDES),
         ("gemma4", slide(*[False] * 4), NONE_SLIDES),
+        ("gemma4", key("attention.shared_kv_layers", 3), "3 of its 4 layers have no cache"),
+        ("gemma4", key("attention.shared_kv_layers", 5), "5 of its 4 layers have no cache"),
+        (
+            "gemma4",
+            both(slide(True, True, True, False), key("attention.shared_kv_layers", 2)),
+            "one reads the cache of a layer of another kind",
+        ),
         ("dflash", both(slide(False, False), key("attention.sliding_window", 64)), NONE_SLIDES),
         ("eagle3", key("rope.scaling.type", b"mrope", ggufs.STRING), "an unknown way, 'mrope'"),
         ("qwen3", key("attention.head_count_kv", 3), "in its layer 0 2 heads of attention share 3"),

@@ -222,6 +222,22 @@ def _windows(header: GgufHeader) -> Iterator[str]:
     windowed = header.architecture in _MAY_SLIDE and header.setting("attention.sliding_window") > 0
     if told is not None and none and (windowed or header.architecture in _SLIDING):
         yield "none of its layers has the sliding window that it promises"
+    if header.architecture == "gemma4":
+        yield from _shared_caches(header, header.integers(key))
+
+
+def _shared_caches(header: GgufHeader, pattern: list[int]) -> Iterator[str]:
+    """Problems with the last layers, each of which reads the cache of an earlier one.
+
+    A layer that slides reads the last but one of the layers with caches, others read the last.
+    """
+    layers, shared = header.setting("block_count", 1), header.setting("attention.shared_kv_layers")
+    sliding = [layer < len(pattern) and bool(pattern[layer]) for layer in range(layers)]
+    own = layers - shared
+    if own <= 1:
+        yield f"{shared:,} of its {layers} layers have no cache, and two must have one"
+    elif any(sliding[own - 1 - slides] != slides for slides in sliding[own:]):
+        yield f"of its layers after {own}, one reads the cache of a layer of another kind"
 
 
 def _positions(header: GgufHeader) -> Iterator[str]:
