@@ -11,7 +11,7 @@ import pytest
 
 from localspec.errors import ModelFileError, UnsupportedModel
 from localspec.pairs.report import model_source
-from tests.support import damaged, gemma4, gguf_models, ggufs, heads, toy
+from tests.support import any_model, damaged, gemma4, gguf_models, ggufs, heads, toy
 from tests.support.damaged import Damaged, Parts, put_together, split, take_apart, write_parts
 from tests.support.gguf_models import read_vocabulary
 
@@ -39,6 +39,8 @@ ARCHITECTURE = "general.architecture"
 MODELS: Mapping[str, Callable[..., Path]] = {
     **gguf_models.GENERATORS,
     "gemma4": lambda path, like: gemma4.write_gemma4(path, vocabulary=read_vocabulary(like)),
+    "glm4moe": lambda path, like: heads.write_mtp(path),
+    "nanbeige": lambda path, like: any_model.write_any(path, "nanbeige", layers=2),
     "eagle3": lambda path, like: heads.write_eagle3(path),
     "dflash": lambda path, like: heads.write_dflash(path),
 }
@@ -59,6 +61,13 @@ def array(name: str, items: list[int], kind: int = ggufs.I32) -> Change:
 
 def slide(*layers: bool) -> Change:
     return array("attention.sliding_window_pattern", [*layers], ggufs.BOOL)
+
+
+def without(name: str) -> Change:
+    """Without the key of the architecture whose name ends in `name`."""
+    return lambda parts: replace(
+        parts, keys=tuple(each for each in parts.keys if not each[0].endswith(f".{name}"))
+    )
 
 
 def both(one: Change, other: Change) -> Change:
@@ -89,6 +98,10 @@ def tensor(name: str, kind: int, n_bytes: int) -> Change:
         ("moe", key("expert_count", 0), "it uses 2 of 0 experts"),
         ("moe", array("expert_used_count", [-1, 2]), "its layer 0 uses -1 of 4 experts"),
         ("moe", array("expert_used_count", [2, 0]), "its layer 1 uses 0 of 4 experts"),
+        ("glm4moe", key("expert_gating_func", 9), "are chosen in an unknown way, 9"),
+        ("glm4moe", both(without("expert_count"), without("expert_used_count")), "no experts"),
+        ("nanbeige", key("num_loops", 0), "its 2 layers are passed 0 times"),
+        ("nanbeige", key("num_loops", 600), "its 2 layers are passed 600 times"),
         ("moe", key("expert_group_count", 4), "4 experts are in 4 groups"),
         ("moe", key("expert_group_count", 3), "0 of 3 groups of 4 experts"),
         ("qwen3", tensor("blk.0.attn_norm.weight", 26, 256), "has the type I32"),
@@ -99,6 +112,7 @@ def tensor(name: str, kind: int, n_bytes: int) -> Change:
         ("gemma3", key("attention.sliding_window_pattern", 1), NONE_SLIDES),
         ("gemma3", slide(*[False] * 6), NONE_SLIDES),
         ("gemma4", slide(*[False] * 4), NONE_SLIDES),
+        ("gemma4", key("rope.dimension_count_swa", 33), "of its heads' 32 elements 33 are turned"),
         ("gemma4", key("attention.shared_kv_layers", 3), "3 of its 4 layers have no cache"),
         ("gemma4", key("attention.shared_kv_layers", 5), "5 of its 4 layers have no cache"),
         (

@@ -25,6 +25,10 @@ _HEADS: Final = frozenset({EAGLE3, DFLASH, DSPARK, MTP, ASSISTANT})
 _ENCODERS: Final = ("bert", "t5encoder", "gemma-embedding", "wavtokenizer-dec")
 _MAX_EXPERTS: Final = 1024  # LLAMA_MAX_EXPERTS
 _LARGEST: Final = 2**30  # far above any real size; llama.cpp rounds up in 32 bits
+_GATINGS: Final = 5  # LLAMA_EXPERT_GATING_FUNC_TYPE: none, and four ways to weigh experts
+_ALWAYS_EXPERTS: Final = frozenset(
+    {"bailingmoe2", "glm4moe", "grovemoe", "lfm2moe", "llada-moe", "smallthinker"}
+)
 _FREE_EXPERTS: Final = ("hunyuan-dense", "hunyuan_vl")  # for these, one expert counts as none
 # Architectures that insist on a sliding window in some layer, always or where they state its size.
 _SLIDING: Final = frozenset(
@@ -160,6 +164,9 @@ def _layers(header: GgufHeader) -> Iterator[str]:
         yield f"it has {layers:,} layers, not 1 to {MAX_LAYERS}"
     if not 0 <= more <= layers:
         yield f"of its {layers} layers {more:,} predict more tokens"
+    loops = header.setting("num_loops", 1)
+    if loops < 1 or (layers - more) * loops > MAX_LAYERS:
+        yield f"its {layers} layers are passed {loops:,} times"
 
 
 def _experts(header: GgufHeader) -> Iterator[str]:
@@ -167,6 +174,10 @@ def _experts(header: GgufHeader) -> Iterator[str]:
     count, groups = header.setting("expert_count"), header.setting("expert_group_count")
     if header.architecture in _FREE_EXPERTS and count <= 1:
         return
+    if header.architecture in _ALWAYS_EXPERTS and not count:
+        yield "it has no experts"
+    if not 0 <= header.setting("expert_gating_func") < _GATINGS:
+        yield f"its experts are chosen in an unknown way, {header.setting('expert_gating_func'):,}"
     each, names = _of_layers(header, "expert_used_count"), {one.name for one in header.tensors}
     used = max(each, default=0)
     if not 0 <= count <= _MAX_EXPERTS or not 0 <= used <= count or (count and not used):
@@ -248,8 +259,11 @@ def _positions(header: GgufHeader) -> Iterator[str]:
     width = _head_width(header)
     turned = header.setting("rope.dimension_count", width)
     always = header.architecture.startswith(_TURNING)
-    if width and (turned % 2 or not 2 * always <= turned <= width):
-        yield f"of its heads' {width} elements {turned:,} are turned by their position"
+    wide_sliding = header.setting("attention.key_length_swa", width)
+    turned_sliding = header.setting("rope.dimension_count_swa", turned)
+    for wide, part in ((width, turned), (wide_sliding, turned_sliding)):
+        if wide and (part % 2 or not 2 * always <= part <= wide):
+            yield f"of its heads' {wide} elements {part:,} are turned by their position"
     if header.architecture in _TURNED_WHOLE and turned != width:
         yield f"of its heads' {width} elements only {turned} are turned by their position"
     sections = header.settings("rope.dimension_sections")
