@@ -15,14 +15,14 @@ from huggingface_hub import hf_hub_download
 from huggingface_hub.utils import _shared_blobs
 
 from localspec.errors import NotEnoughDisk
-from localspec.pairs.disk import folders, installed, unfinished_pulls
+from localspec.pairs.disk import folders, installed, target_folder, unfinished_pulls
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import client as hub
 from localspec.pairs.hub import download
 from localspec.pairs.hub.cache import RemoteFile
 from localspec.pairs.hub.download import FileProgress
 from localspec.pairs.hub.retries import RetryPolicy
-from localspec.pairs.names import catalogue, resolver
+from localspec.pairs.names import catalogue, references, resolver
 from tests.support import ggufs
 from tests.support.hub_server import Repo, wait_for
 from tests.support.hub_world import World
@@ -71,6 +71,16 @@ def test_bytes_that_repositories_share_are_pulled_offline_and_freed_with_the_las
     done = hub_world.run("rm", "two").out
     assert "removed two: 2 MB freed" in done
     assert not bytes_.exists()
+
+
+def test_a_file_whose_name_ends_in_capitals_is_found_again(hub_world: World) -> None:
+    name = "Big-Q4_K_M.GGUF"
+    hub_world.server.add("ann/Up-GGUF", {name: ggufs.model(n_bytes=200_000 // 32 * 32)})
+    assert hub_world.run("pull", "ann/Up-GGUF", *ALONE).code == 0
+    for reference in ("ann/Up-GGUF", "ann/Up-GGUF:Q4_K_M", f"ann/Up-GGUF:{name}"):
+        assert [path.name for path in hub_cache.find(references.parse(reference))] == [name]
+    here = hub_cache.find(references.parse("ann/Up-GGUF"))[0]
+    assert target_folder.files(here) == (name, {name: here})
 
 
 def test_rm_while_a_file_of_the_same_commit_comes_costs_nothing(

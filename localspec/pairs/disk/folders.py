@@ -1,12 +1,16 @@
-"""The folders of localspec's own files, and of the files that it ships."""
+"""The folders of localspec's own files, and of the files that it ships; how files are found."""
 
 from __future__ import annotations
 
 import os
 import stat
 from pathlib import Path
+from typing import Final
 
 from localspec.errors import LocalspecError
+
+ANY_GGUF: Final = "*.[gG][gG][uU][fF]"
+"""The pattern of GGUF files: repositories on the Hub write the end of their names either way."""
 
 
 def data_folder() -> Path:

@@ -19,7 +19,7 @@ def files(target: Path) -> tuple[str, dict[str, Path]]:
     above = (each for each in target.parents if each.parent.name == "snapshots")
     root = next(above, target.parent)
     try:
-        there = chain(root.glob("*.gguf"), root.glob("*/*.gguf"))
+        there = chain(root.glob(folders.ANY_GGUF), root.glob(f"*/{folders.ANY_GGUF}"))
         found = [path for path in islice(there, _MOST) if folders.is_file(path)]
     except OSError:  # a folder without access
         found = []

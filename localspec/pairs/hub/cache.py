@@ -249,7 +249,9 @@ def _cached(reference: Reference) -> Iterator[dict[str, Path]]:
     """The GGUF files of each snapshot that a reference may mean, by their names."""
     for snapshot in _snapshots(repo_folder(reference.repo), reference.revision):
         with contextlib.suppress(OSError):  # it cannot be read
-            paths = [path for path in sorted(snapshot.rglob("*.gguf")) if folders.is_file(path)]
+            paths = [
+                path for path in sorted(snapshot.rglob(folders.ANY_GGUF)) if folders.is_file(path)
+            ]
             yield {path.relative_to(snapshot).as_posix(): path for path in paths}
 
 
