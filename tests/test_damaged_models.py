@@ -97,6 +97,7 @@ def tensor(name: str, kind: int, n_bytes: int) -> Change:
         ("moe", key("expert_used_count", 5), "it uses 5 of 4 experts"),
         ("moe", key("expert_count", 0), "it uses 2 of 0 experts"),
         ("moe", array("expert_used_count", [-1, 2]), "its layer 0 uses -1 of 4 experts"),
+        ("moe", array("expert_used_count", [1, 2]), "its layer 1 uses 2 of 4 experts"),
         ("moe", array("expert_used_count", [2, 0]), "its layer 1 uses 0 of 4 experts"),
         ("glm4moe", key("expert_gating_func", 9), "are chosen in an unknown way, 9"),
         ("glm4moe", both(without("expert_count"), without("expert_used_count")), "no experts"),
@@ -108,10 +109,15 @@ def tensor(name: str, kind: int, n_bytes: int) -> Change:
         ("qwen3", tensor("output_norm.weight", 1, 128), "has the type F16"),
         ("qwen3", key("rope.dimension_count", 33), "33 are turned"),
         ("qwen3", key("attention.layer_norm_rms_epsilon", -1.0, ggufs.F32), "epsilon is -1.0"),
+        ("glm4moe", key("rope.dimension_count", 0), "elements 0 are turned"),
         ("qwen3", key("rope.scaling.type", b"dynamic", ggufs.STRING), "an unknown way, 'dynamic'"),
         ("gemma3", key("attention.sliding_window_pattern", 1), NONE_SLIDES),
         ("gemma3", slide(*[False] * 6), NONE_SLIDES),
         ("gemma4", slide(*[False] * 4), NONE_SLIDES),
+        ("qwen35", key("rope.dimension_sections", 31), "in sections of [31, 31, 31, 31]"),
+        ("gemma4", key("attention.value_length", 31), "its keys and values differ in width"),
+        ("gemma4", tensor("blk.0.layer_output_scale.weight", 1, 2), "has the type F16"),
+        ("gemma4", tensor("rope_freqs.weight", 1, 64), "has the type F16"),
         ("gemma4", key("rope.dimension_count_swa", 33), "of its heads' 32 elements 33 are turned"),
         ("gemma4", key("attention.shared_kv_layers", 3), "3 of its 4 layers have no cache"),
         ("gemma4", key("attention.shared_kv_layers", 5), "5 of its 4 layers have no cache"),
@@ -173,8 +179,9 @@ def test_undamaged_files_of_every_architecture_are_loaded(tmp_path: Path) -> Non
     sound = damaged.samples(tmp_path)
     found = [Damaged(path, "", ()) for path in sound]
     found += [Damaged(path, "", (), "draft", sound[0]) for path in sound]
-    eagle3 = heads.write_eagle3(tmp_path / "eagle3.gguf")
-    found.append(Damaged(eagle3, "", (), "head", toy.TARGET))
+    for write in (heads.write_eagle3, heads.write_dflash):
+        head = write(tmp_path / f"{write.__name__}.gguf")
+        found.append(Damaged(head, "", (), "head", toy.TARGET))
     found.append(Damaged(heads.write_mtp(tmp_path / "mtp.gguf"), "", (), "mtp"))
     for path in sound:
         files = [put_together(one) for one in split(take_apart(path.read_bytes()), 3)]

@@ -42,7 +42,7 @@ _MAY_SLIDE: Final = frozenset(
 )
 _SCALINGS: Final = ("none", "linear", "yarn", "longrope")  # LLAMA_ROPE_SCALING_TYPES
 # Architectures that always use rotary positions.
-_TURNING: Final = ("llama", "qwen", "gemma", "phi", "lfm2", EAGLE3, DFLASH)
+_TURNING: Final = ("llama", "qwen", "gemma", "phi", "lfm2", "glm4", EAGLE3, DFLASH)
 # Architectures known to insist that rotary positions cover the whole head.
 _TURNED_WHOLE: Final = frozenset(
     {
@@ -64,6 +64,8 @@ _EXACT: Final = (
     ".ssm_d",
     ".ssm_conv1d.weight",
     ".shortconv.conv.weight",
+    ".layer_output_scale.weight",
+    "rope_freqs.weight",
 )
 
 
@@ -182,9 +184,11 @@ def _experts(header: GgufHeader) -> Iterator[str]:
     used = max(each, default=0)
     if not 0 <= count <= _MAX_EXPERTS or not 0 <= used <= count or (count and not used):
         yield f"it uses {used:,} of {count:,} experts"
+    varies = header.architecture.startswith("nemotron_h")  # others use as many as in the first
     for layer, used in enumerate(each):
-        if used < (count > 0 and f"blk.{layer}.ffn_gate_inp.weight" in names):
-            yield f"its layer {layer} uses {used:,} of {count:,} experts"
+        routes = count > 0 and f"blk.{layer}.ffn_gate_inp.weight" in names
+        if used < routes or (routes and used > each[0] and not varies):
+            yield f"its layer {layer} uses {used:,} of {count:,} experts, its first {each[0]:,}"
     if not 0 <= groups <= max(0, count - 1):
         yield f"its {count:,} experts are in {groups:,} groups"
     chosen = header.setting("expert_group_used_count")
@@ -214,6 +218,9 @@ def _numbers(header: GgufHeader) -> Iterator[str]:
 
 def _attention(header: GgufHeader) -> Iterator[str]:
     """Problems with the heads of layers that attend; those with a state of their own may not."""
+    widths = {header.setting(f"attention.{each}_length") for each in ("key", "value")}
+    if header.architecture == "gemma4" and len(widths) > 1:
+        yield "its keys and values differ in width"
     names = {tensor.name for tensor in header.tensors}
     stateful = {layer for layer, _, part in (name.partition(".ssm_") for name in names) if part}
     heads = _of_layers(header, "attention.head_count")
@@ -267,6 +274,7 @@ def _positions(header: GgufHeader) -> Iterator[str]:
     if header.architecture in _TURNED_WHOLE and turned != width:
         yield f"of its heads' {width} elements only {turned} are turned by their position"
     sections = header.settings("rope.dimension_sections")
+    sections = sections * 4 if len(sections) == 1 else sections  # one number stands for all
     if sections and width and not (sum(sections) <= width and (any(sections[:3]) or not always)):
         yield f"its heads' {width} elements are turned in sections of {sections}"
 
