@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tests.support import gguf_models, ggufs, heads, toy
+from tests.support import gemma4, gguf_models, ggufs, heads, toy
 
 SECONDS = 20
 MOST_MEMORY = 4 << 30  # of address space: llama.cpp's libraries take one of them
@@ -189,8 +189,18 @@ _MORE = (
     ),
     *("ssm.conv_kernel", "ssm.inner_size", "ssm.state_size", "ssm.group_count", "block_count"),
     *("attention.head_count_kv", "attention.shared_kv_layers", "full_attention_interval"),
+    *("expert_gating_func", "rope.dimension_count_swa", "attention.sliding_window_pattern"),
     *("attention.key_length_swa", "router_layer", "pooling_type", "attention.group_norm_groups"),
     *("embedding_length_out", "shortconv.l_cache", "wkv.head_size", "attention.q_lora_rank"),
+)
+_LISTS = (
+    *(("attention.sliding_window_pattern", ggufs.BOOL), ("expert_used_count", ggufs.I32)),
+    *(("attention.head_count", ggufs.I32), ("attention.head_count_kv", ggufs.I32)),
+    *(("feed_forward_length", ggufs.I32), ("rope.dimension_sections", ggufs.I32)),
+)
+_WORDS = (
+    ("rope.scaling.type", (b"none", b"linear", b"yarn", b"longrope", b"dynamic", b"")),
+    ("tokenizer.ggml.model", (b"none", b"no_vocab", b"t5", b"bert", b"rwkv", b"plamo2", b"gemma4")),
 )
 _MORE_GENERAL = (
     *("general.alignment", "split.count", "split.no", "tokenizer.ggml.bos_token_id"),
@@ -199,17 +209,38 @@ _MORE_GENERAL = (
 
 
 def _key_more(parts: Parts, rng: random.Random) -> tuple[Parts, str]:
-    name = rng.choice(_MORE_GENERAL if rng.random() < 0.25 else _MORE)
-    if "." not in name or name in _MORE:
-        architecture = next(
-            (each[2] for each in parts.keys if each[0].endswith("tecture")), b"llama"
-        )
-        name = f"{_text(architecture)}.{name}"
+    general = rng.random() < 0.25
+    name = rng.choice(_MORE_GENERAL if general else _MORE)
     kind = ggufs.U16 if name.startswith("split") else ggufs.U32
-    new = (name, kind, _number(rng, kind))
-    return replace(
-        parts, keys=(*(k for k in parts.keys if k[0] != name), new)
-    ), f"{name} = {new[2]}"
+    return _with_more(parts, name if general else _own(parts, name), kind, _number(rng, kind))
+
+
+def _list_more(parts: Parts, rng: random.Random) -> tuple[Parts, str]:
+    """With a setting of every layer, or of one too few."""
+    name, kind = rng.choice(_LISTS)
+    layers = next((each[2] for each in parts.keys if each[0].endswith(".block_count")), 2)
+    count = layers if isinstance(layers, int) and 0 < layers < 600 else 2
+    numbers = (0, 1) if kind == ggufs.BOOL else (-1, 0, 1, 2, 2, 2, 3, 64)
+    items = [rng.choice(numbers) for _ in range(count - (rng.random() < 0.1))]
+    return _with_more(parts, _own(parts, name), ggufs.ARRAY, (kind, items))
+
+
+def _word_more(parts: Parts, rng: random.Random) -> tuple[Parts, str]:
+    name, words = rng.choice(_WORDS)
+    full = name if name.startswith("tokenizer.") else _own(parts, name)
+    return _with_more(parts, full, ggufs.STRING, rng.choice(words))
+
+
+def _own(parts: Parts, name: str) -> str:
+    """The full key of an architecture's own setting."""
+    architecture = next((each[2] for each in parts.keys if each[0].endswith("tecture")), b"llama")
+    return f"{_text(architecture)}.{name}"
+
+
+def _with_more(parts: Parts, name: str, kind: int, content: Any) -> tuple[Parts, str]:
+    others = (each for each in parts.keys if each[0] != name)
+    changed = replace(parts, keys=(*others, (name, kind, content)))
+    return changed, f"{name} = {str(content)[:40]}"
 
 
 def _text(content: Any) -> str:
@@ -257,6 +288,7 @@ def _resized(tensor: Tensor, data: bytes) -> bytes:
 
 _DAMAGES: tuple[Callable[[Parts, random.Random], tuple[Parts, str]], ...] = (
     *(_key_changed, _key_changed, _key_changed, _key_more, _key_more),
+    *(_list_more, _word_more),
     *(_key_retyped, _key_gone, _tensor_changed, _tensor_changed),
 )
 
@@ -272,7 +304,10 @@ def samples(folder: Path) -> list[Path]:
             strict=True,
         )
     ]
-    return [words, *made]
+    known = gguf_models.read_vocabulary(words)
+    attention = gemma4.Attention(sliding=(True, False) * 2, shared=2)
+    sliding = gemma4.write_gemma4(folder / "gemma4.gguf", attention=attention, vocabulary=known)
+    return [words, *made, sliding]
 
 
 @dataclass(frozen=True)
@@ -315,8 +350,9 @@ def damaged_files(folder: Path, numbers: range) -> Iterator[Damaged]:
     """Write a damaged model for every number, one after the other."""
     sound = samples(folder)
     eagle3 = heads.write_eagle3(folder / "eagle3.gguf")
+    dflash = heads.write_dflash(folder / "dflash.gguf")
     mtp = heads.write_mtp(folder / "mtp.gguf")
-    whole = {path: path.read_bytes() for path in (*sound, eagle3, mtp)}
+    whole = {path: path.read_bytes() for path in (*sound, eagle3, dflash, mtp)}
     targets = {"draft": sound[0], "head": toy.TARGET}  # they know the same tokens
     for number in numbers:
         rng = random.Random(number)
@@ -327,7 +363,8 @@ def damaged_files(folder: Path, numbers: range) -> Iterator[Damaged]:
         role = (
             "draft" if kind < 0.4 else "head" if kind < 0.5 else "mtp" if kind < 0.6 else "target"
         )
-        data, what = damage(whole[{"head": eagle3, "mtp": mtp}.get(role, chosen)], rng)
+        head = rng.choice((eagle3, dflash))
+        data, what = damage(whole[{"head": head, "mtp": mtp}.get(role, chosen)], rng)
         path = folder / f"damaged-{number}.gguf"
         path.write_bytes(data)
         yield Damaged(path, f"as a {role}: {what}", (path,), role, targets.get(role))
@@ -498,7 +535,7 @@ def _draft(path: Path, role: str, target: Path) -> None:
     from localspec.engine.drafters.model_drafter import ModelDrafter  # noqa: PLC0415
     from localspec.engine.drafters.protocol import Drafter  # noqa: PLC0415
     from localspec.engine.length.gamma import FixedGamma  # noqa: PLC0415
-    from localspec.engine.llama import Context, ContextOptions, Head, Model  # noqa: PLC0415
+    from localspec.engine.llama import Context, ContextOptions, Model, head_of  # noqa: PLC0415
     from localspec.engine.round.generate import Engine  # noqa: PLC0415
     from localspec.engine.round.generate_settings import GenerateSettings  # noqa: PLC0415
     from localspec.pairs.gguf.header import read_header  # noqa: PLC0415
@@ -520,7 +557,7 @@ def _draft(path: Path, role: str, target: Path) -> None:
         else:
             inside = role == "mtp"
             held = large if inside else stack.enter_context(Model.load(path, head=True))
-            drafter = HeadDrafter(stack.enter_context(Head(held, decides, options)))
+            drafter = HeadDrafter(stack.enter_context(head_of(held, decides, options)))
         engine, cancel = Engine(decides, drafter), Cancel()
         prompt = large.tokenize("Once upon a time", add_special=True, parse_special=True)
         engine.prefill(prompt, cancel)
