@@ -26,6 +26,7 @@ _ENCODERS: Final = ("bert", "t5encoder", "gemma-embedding", "wavtokenizer-dec")
 _MAX_EXPERTS: Final = 1024  # LLAMA_MAX_EXPERTS
 _LARGEST: Final = 2**30  # far above any real size; llama.cpp rounds up in 32 bits
 _GATINGS: Final = 5  # LLAMA_EXPERT_GATING_FUNC_TYPE: none, and four ways to weigh experts
+# Architectures that insist on experts with an assertion; others say why they cannot be loaded.
 _ALWAYS_EXPERTS: Final = frozenset(
     {"bailingmoe2", "glm4moe", "grovemoe", "lfm2moe", "llada-moe", "smallthinker"}
 )
