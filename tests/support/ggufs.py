@@ -61,7 +61,11 @@ def model(
     tokenizer: str = "gpt2",
     weights: str = "w",
 ) -> bytes:
-    """A whole file: a vocabulary and `n_bytes` (a multiple of 32) of random weights."""
+    """A whole file: a vocabulary and `n_bytes` (a multiple of 32) of random weights.
+
+    An architecture of experts has two.
+    """
+    experts = [(f"{architecture}.expert_{name}", U32, 2) for name in ("count", "used_count")]
     metadata = [
         ("general.architecture", STRING, architecture),
         ("general.name", STRING, f"Test {seed}"),
@@ -72,6 +76,7 @@ def model(
         (f"{architecture}.context_length", U32, 2048),
         ("tokenizer.ggml.model", STRING, tokenizer),
         ("tokenizer.ggml.tokens", ARRAY, (STRING, words(300) if tokens is None else tokens)),
+        *(one for one in experts if architecture.endswith("moe")),
         *extra,
     ]
     data = random.Random(seed).randbytes(n_bytes)
