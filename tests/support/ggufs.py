@@ -51,6 +51,12 @@ def words(count: int, first: Sequence[str] = ()) -> list[str]:
     return [*first, *(f"word{number}" for number in range(len(first), count))]
 
 
+def experts(architecture: str) -> list[tuple[str, int, Any]]:
+    """The keys of two experts, if the architecture has any."""
+    names = ("expert_count", "expert_used_count") if architecture.endswith("moe") else ()
+    return [(f"{architecture}.{name}", U32, 2) for name in names]
+
+
 def model(
     tokens: Sequence[str | bytes] | None = None,
     n_bytes: int = 4096,
@@ -61,11 +67,7 @@ def model(
     tokenizer: str = "gpt2",
     weights: str = "w",
 ) -> bytes:
-    """A whole file: a vocabulary and `n_bytes` (a multiple of 32) of random weights.
-
-    An architecture of experts has two.
-    """
-    experts = [(f"{architecture}.expert_{name}", U32, 2) for name in ("count", "used_count")]
+    """A whole file: a vocabulary and `n_bytes` (a multiple of 32) of random weights."""
     metadata = [
         ("general.architecture", STRING, architecture),
         ("general.name", STRING, f"Test {seed}"),
@@ -76,7 +78,7 @@ def model(
         (f"{architecture}.context_length", U32, 2048),
         ("tokenizer.ggml.model", STRING, tokenizer),
         ("tokenizer.ggml.tokens", ARRAY, (STRING, words(300) if tokens is None else tokens)),
-        *(one for one in experts if architecture.endswith("moe")),
+        *experts(architecture),
         *extra,
     ]
     data = random.Random(seed).randbytes(n_bytes)

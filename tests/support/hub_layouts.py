@@ -141,6 +141,7 @@ def _header(
         (f"{architecture}.context_length", U32, 32_768),
         ("tokenizer.ggml.model", STRING, "gpt2"),
         ("tokenizer.ggml.tokens", ARRAY, (STRING, ggufs.words(words))),
+        *ggufs.experts(architecture),
         *own,
     ]
     size = 4 * width * words  # of each tensor: as large as the embedding
