@@ -78,7 +78,7 @@ def model(
         (f"{architecture}.context_length", U32, 2048),
         ("tokenizer.ggml.model", STRING, tokenizer),
         ("tokenizer.ggml.tokens", ARRAY, (STRING, words(300) if tokens is None else tokens)),
-        *experts(architecture),
+        *(one for one in experts(architecture) if one[0] not in [key for key, *_ in extra]),
         *extra,
     ]
     data = random.Random(seed).randbytes(n_bytes)
