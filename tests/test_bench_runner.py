@@ -297,6 +297,7 @@ def test_several_drafts_share_a_target(session: Session, toy_draft: Path) -> Non
         beside.pair.draft.close()
         beside.pair.draft.model.close()
     assert beside.pair.target is session.pair.target
+    assert beside.pair.reference[1] == f"{toy_draft},lookup"
     names = [arm.name for arm in report.on]
     assert len(set(names)) == 2
     assert names[1] == f"{names[0]} (2)"

@@ -132,6 +132,7 @@ def test_what_was_measured_to_be_too_dear_is_not_loaded_again_and_said(stored: N
         assert f"Loading {toy.DRAFT.name}" not in opened.steps
         assert session.draft_state in session.notices
         assert session.draft_state.startswith(f"{toy.DRAFT.name}: too big to save time here")
+        assert session.pair.saves_nothing
 
 
 def test_what_turns_out_to_be_too_dear_is_freed(
@@ -310,6 +311,7 @@ def test_a_draft_model_that_cannot_be_loaded_leaves_the_target_answering(
     waiting.load_drafts(Cancel())
     assert not waiting.awaits_drafts
     assert waiting.draft_state == f"{toy.DRAFT.stem} cannot draft: damaged"
+    assert not waiting.pair.saves_nothing
     assert waiting.draft_state in waiting.notices
     assert waiting.drafters == ("lookup",)
     assert waiting.draft_name is None

@@ -74,7 +74,8 @@ def noted(
     partly: bool = False,
     draft: float | None = 0.03,
     named: str | None = None,
-    left_out: str = "",
+    saves_nothing: bool = False,
+    doubtful: bool = False,
     block: int = 0,
     **how: object,
 ) -> None:
@@ -98,7 +99,7 @@ def noted(
         draft=drafter,
         block=block,
         drafts={} if drafter is None else {"draft": drafter},
-        left_out=left_out,
+        saves_nothing=saves_nothing,
         loaded=LoadRecord(ctx_size=512, threads=1, **how),
         devices_before=(),
     )
@@ -109,6 +110,7 @@ def noted(
             {0: flat},
             {} if draft is None else {"draft": {0: dict.fromkeys((1, 32), seconds(draft))}},
         ),
+        doubtful=doubtful,
     )
 
 
@@ -299,10 +301,12 @@ def test_a_pair_is_listed_with_its_own_draft_whatever_else_was_tried_with_it(
 
     assert pays(named="lookup", draft=None)
     assert pays(named="other", draft=0.3)
-    assert not pays(draft=None, left_out="too big to save time here")
+    assert not pays(draft=None, saves_nothing=True)
     assert not pays(named="lookup", draft=None)
     assert not pays(named="other")
     assert pays()  # another draft is its own now
+    assert pays(draft=None)  # it could not be loaded
+    assert pays(draft=0.3, doubtful=True)
     assert pays(named="other", draft=0.3)
     assert not pays(draft=0.3)
     assert pays(named="auto")

@@ -496,6 +496,16 @@ def test_a_block_is_expected_to_cost_one_pass_of_its_head() -> None:
     assert data["draft_block"] == 7
 
 
+def test_a_short_draft_of_a_block_is_charged_for_no_more_than_it_guesses() -> None:
+    """Where a head's pass grows with its rows, as on CPUs: 0.1 T(1), and 0.02 for each guess."""
+    target = {0: {1: 1.0, 2: 1.2, 4: 1.9, 8: 3.3, 16: 6.1}}
+    head = {0: {n: 0.06 + 0.02 * n for n in (1, 2, 4, 8, 16, 32)}}
+    (half, *_) = expected_speed.choices(target, head, block=15)
+    assert half.acceptance == 0.5
+    assert half.gamma == 1
+    assert half.speedup == pytest.approx(1.5 / (1.2 + 0.12))
+
+
 def test_what_another_compiler_s_kernels_took_is_not_used(
     toy_target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

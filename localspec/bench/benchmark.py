@@ -223,7 +223,7 @@ def _lesser(a: Points, b: Points) -> Points:
 def _points(session: Session, cancel: Cancel) -> tuple[Points, Points]:
     """Seconds of decodes of target and draft by size; empty if they cannot be measured.
 
-    Those of a draft that guesses a block in one pass are too: no length follows from one token's.
+    Those of a draft that guesses a block are empty too: no length follows from a token's time.
     """
     target, draft = session.pair.target, session.pair.draft
     if not target.can_truncate:

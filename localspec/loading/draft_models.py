@@ -279,11 +279,13 @@ class DraftModels:
         target = self._loader.checked.target.paths
         if [each.paths[0] for each in drafts] == [starter.head(target[0])]:
             why = "the head that comes with localspec is left out: it would save no time here"
-            return replace(pair.without(names, f"{why} ({_ANYWAY})"), notices=pair.notices)
+            left = replace(pair.without(names, f"{why} ({_ANYWAY})"), notices=pair.notices)
+            return replace(left, saves_nothing=True)
         why = "; ".join(
             f"{each.paths[0].name}: {draft_worth.why_too_dear(each, target)}" for each in drafts
         )
-        return pair.without(names, f"{why}, and not loaded ({_ANYWAY})")
+        left = pair.without(names, f"{why}, and not loaded ({_ANYWAY})")
+        return replace(left, saves_nothing=True)
 
 
 def _drafter(name: str, context: Context, pair: LoadedPair) -> Drafter:

@@ -280,7 +280,7 @@ def _pair(
 ) -> LoadedPair:
     """The target, before anything that drafts is loaded."""
     options = loader.options
-    draft = None if options.draft is None else lasting_drafts(options.draft)
+    draft = _lasting_draft(options)
     exact_note, costs = _exact_note(loader, plan)
     return LoadedPair(
         name=plan.checked.name,
@@ -342,6 +342,11 @@ def _opened_in_turn(options: LoadRequest, progress: Progress, cancel: Cancel) ->
     raise next(iter(failed.values()))
 
 
+def _lasting_draft(options: LoadRequest) -> str | None:
+    """What was asked to draft, as it is understood in any folder; None if that was left open."""
+    return None if options.draft is None else lasting_drafts(options.draft)
+
+
 def _in_turn(options: LoadRequest) -> Iterator[tuple[str, str | None]]:
     """Pairs to try in turn if none is named, each with its draft; None leaves the draft open."""
     used = recall_last()
@@ -385,10 +390,12 @@ def load_another_draft(
         )
         bare = replace(
             session.pair.having({}),
+            reference=(session.pair.reference[0], _lasting_draft(checked.request)),
             lookup=checked.lookup,
             draft_note=_no_draft(checked),
             waiting=(),
             left_out="",
+            saves_nothing=False,
         )
         models = DraftModels(bare, loader, setups, settings)
         models.join(cancel, undo)

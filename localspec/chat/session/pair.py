@@ -91,6 +91,7 @@ class LoadedPair:
         draft_note: why neither a model nor a head drafts, if none does.
         waiting: the shown names of draft models that are still to be loaded.
         left_out: why a draft model is not used; empty if all are.
+        saves_nothing: whether one is not used because it would save no time.
         exact_note: what is known of ``--exact`` here.
         notices: what the user should know.
         devices_before: the accelerators as they were before anything was loaded.
@@ -107,6 +108,7 @@ class LoadedPair:
     draft_note: str = ""
     waiting: tuple[str, ...] = ()
     left_out: str = ""
+    saves_nothing: bool = False
     exact_note: str = ""
     notices: tuple[str, ...] = ()
     devices_before: tuple[DeviceMemory, ...] = ()

@@ -425,7 +425,7 @@ class ProfileStore:
     def matching(self, known: Mapping[str, Any]) -> list[Profile]:
         """All profiles whose identity has the items of `known` among its own.
 
-        One whose identity is damaged does not lie where its name says.
+        One whose identity is damaged is left out: its file has the name of another.
         """
         every = [(path, _load(path)) for path in sorted(self.folder.glob("*.json"))]
         return [

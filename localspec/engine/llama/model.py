@@ -224,7 +224,8 @@ class Model:
     @property
     def partly_offloaded(self) -> bool:
         """Whether some layers are on accelerators, and others are not."""
-        layers = lib.llama_model_n_layer(self.handle)
+        predicting = lib.llama_model_n_layer_nextn(self.handle)  # counted apart
+        layers = lib.llama_model_n_layer(self.handle) + predicting
         return self.offloaded and 0 < self.gpu_layers <= layers  # the output layer is one more
 
     @property

@@ -77,7 +77,8 @@ def choices(
     """
     costs = Costs(target, {DRAFT: draft}, max_rollback)
     times = costs.target.at(BEHIND).times(costs.longest(LONGEST) + 1)
-    step = _step(costs.drafts[DRAFT].at(BEHIND), block)
+    curve = costs.drafts[DRAFT].at(BEHIND)
+    step = _step(curve, block), curve.seconds(USUAL_PENDING)
     best = partial(ranking.best_draft, times=times, step=step, block=block, rereads=costs.rereads)
     return tuple(GammaChoice(each, *best(each)) for each in ACCEPTANCES)
 
@@ -228,12 +229,17 @@ def note(pair: LoadedPair, costs: Costs, *, doubtful: bool = False) -> None:
 
 def _with_draft(found: ranking.PairCosts, pair: LoadedPair, costs: Costs) -> ranking.PairCosts:
     """`found` with what is known of the pair's own drafter, the first."""
-    found = replace(found, left_out=bool(pair.left_out))
+    found = replace(found, left_out=pair.saves_nothing)
     if pair.draft is None:
         return found
-    step = _step(costs.drafts[next(iter(pair.drafts))].at(BEHIND), pair.block)
-    weights = pair.draft.model.file_weights
-    return replace(found, step=step, draft_weights=weights, block=pair.block)
+    curve = costs.drafts[next(iter(pair.drafts))].at(BEHIND)
+    return replace(
+        found,
+        step=_step(curve, pair.block),
+        read=curve.seconds(USUAL_PENDING),
+        draft_weights=pair.draft.model.file_weights,
+        block=pair.block,
+    )
 
 
 def data(

@@ -63,6 +63,8 @@ class PairCosts:
         times: seconds of decodes of 0 (unused), 1, 2, ... tokens.
         overhead: seconds of a decode that do not depend on the weights.
         step: seconds per token of its own drafter, or per block; None if none was measured.
+        read: seconds in which it reads what a round left, without guesses of a block; None if
+            unknown.
         on_device: whether an accelerator computed.
         bits: per weight; 0 if other pairs cannot be derived from this one: a mixture of experts,
             which reads some of its weights per token, a model that is partly on a card or is read
@@ -85,6 +87,7 @@ class PairCosts:
     draft_weights: int = 0
     left_out: bool = False
     block: int = 0
+    read: float | None = None
 
     @property
     def judges_draft(self) -> bool:
@@ -105,10 +108,10 @@ class PairCosts:
             return not before.bits
         if self.judges_draft != before.judges_draft:
             return self.judges_draft
-        if self.draft_weights != before.draft_weights:
-            return True  # another draft
         if self.doubtful != before.doubtful:
             return before.doubtful
+        if self.draft_weights != before.draft_weights:
+            return True  # another draft
         return self.times[1] < before.times[1]
 
     @property
@@ -119,7 +122,7 @@ class PairCosts:
     @property
     def usable(self) -> bool:
         """Whether the values make sense; a damaged file may hold anything."""
-        spans = [*self.times[1:], *([] if self.step is None else [self.step])]
+        spans = [*self.times[1:], *(one for one in (self.step, self.read) if one is not None)]
         sound = len(self.times) > 1 and all(_BRIEF <= span <= _LONG for span in spans)
         sound &= not self.bits or _FEWEST_BITS <= self.bits <= _MOST_BITS
         return sound and 0 < self.weights < _MOST_WEIGHTS and 0 <= self.overhead < self.times[1]
@@ -505,13 +508,30 @@ def _gain(row: ListedPair, costs: PairCosts) -> float:
     """
     if costs.step is None or row.drafter not in ACCEPTED or row.active < 1:
         return 1.0
-    return best_draft(acceptance(row), costs.times, costs.step, costs.block)[1]
+    step = costs.step, costs.step if costs.read is None else costs.read
+    return best_draft(acceptance(row), costs.times, step, costs.block)[1]
 
 
 def best_draft(
-    accepted: float, times: Sequence[float], step: float, block: int, *, rereads: float = 0.0
+    accepted: float,
+    times: Sequence[float],
+    step: tuple[float, float],
+    block: int,
+    *,
+    rereads: float = 0.0,
 ) -> tuple[int, float]:
-    """The result of `gamma_for` for a drafter whose steps guess up to `block` tokens, or one."""
+    """The result of `gamma_for` for a drafter whose steps guess up to `block` tokens, or one.
+
+    Args:
+        accepted: the chance of each drafted token.
+        times: seconds of the target's decodes of 0, 1, 2, ... tokens.
+        step: seconds of a step, and of one over a block without its guesses; the longer a draft of
+            a block is, the nearer its one step comes to the first.
+        block: 0 for one token.
+        rereads: as for `gamma_for`.
+    """
+    whole, read = step
     if not block:
-        return gamma_for(accepted, times, step, rereads=rereads)
-    return gamma_for(accepted, times[: block + 2], 0.0, first=step, rereads=rereads)
+        return gamma_for(accepted, times, whole, rereads=rereads)
+    each = (whole - read) / block
+    return gamma_for(accepted, times[: block + 2], each, first=read, rereads=rereads)

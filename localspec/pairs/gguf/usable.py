@@ -186,10 +186,10 @@ def _experts(header: GgufHeader) -> Iterator[str]:
     if not 0 <= count <= _MAX_EXPERTS or not 0 <= used <= count or (count and not used):
         yield f"it uses {used:,} of {count:,} experts"
     varies = header.architecture.startswith("nemotron_h")  # others use as many as in the first
-    for layer, used in enumerate(each):
+    for layer, its in enumerate(each):
         routes = count > 0 and f"blk.{layer}.ffn_gate_inp.weight" in names
-        if used < routes or (routes and used > each[0] and not varies):
-            yield f"its layer {layer} uses {used:,} of {count:,} experts, its first {each[0]:,}"
+        if its < 0 or (routes and (its < 1 or (its > each[0] and not varies))):
+            yield f"its layer {layer} uses {its:,} of {count:,} experts, its first {each[0]:,}"
     if not 0 <= groups <= max(0, count - 1):
         yield f"its {count:,} experts are in {groups:,} groups"
     chosen = header.setting("expert_group_used_count")
