@@ -25,7 +25,6 @@ _TAPS: Final = 3  # of EAGLE-3
 _LEAST_PLACES: Final = 2  # the newest token, and one to guess
 _SHARED: Final = "gemma4"  # the target whose cache an assistant reads
 _LAST_TWO: Final = 2  # of the target's layers: one with a sliding window, then one without
-_EXACT_TYPES: Final = ("layer_output_scale.weight", "rope_freqs.weight")  # factors that must be F32
 _MASK: Final = "tokenizer.ggml.mask_token_id"
 _READ: Final = 1 << 22  # bytes of a table of token ids: half a million
 
@@ -225,14 +224,6 @@ def _assistant_problems(head: GgufHeader) -> Iterator[str]:
         heads, shared, _ = _attention(head, layer)
         if heads < 1 or shared < 1 or heads % shared:
             yield f"in layer {layer} its {heads} heads of attention share {shared}"
-    width = _attention(head, sliding.index(True))[2] if any(sliding) else 0
-    turned = head.setting("rope.dimension_count", head.setting("attention.key_length"))
-    turned = head.setting("rope.dimension_count_swa", turned)
-    if not 0 < turned <= width or turned % 2:
-        yield f"in its window {turned:,} of its heads' {width:,} elements are turned"
-    for tensor in head.tensors:
-        if tensor.name.endswith(_EXACT_TYPES) and tensor.type != "F32":
-            yield f"tensor {tensor.name} has the type {tensor.type}"
 
 
 def _slides(header: GgufHeader, layer: int) -> bool:
