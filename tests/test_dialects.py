@@ -581,6 +581,36 @@ def test_a_block_of_code_may_show_the_end_of_an_answer(begun: str, closed: str) 
 
 
 @needs_templates
+@pytest.mark.parametrize(
+    "open_block",
+    [
+        "- ```\n  ls\n  ```\nDone.",
+        "```python\nprint(1)```",
+        "````markdown\n```python\nx\n```\nSo.",
+        "``` and so on.",
+        "```python\nx\nprint(1)",
+    ],
+)
+def test_behind_a_block_that_is_never_closed_an_answer_ends_at_its_mark(open_block: str) -> None:
+    dialect = dialect_of("Qwen-Qwen3-0.6B")
+    raw = f"{open_block}<|im_end|>\nuser\nMore."
+    assert dialect.read(raw) == AnswerReading(None, open_block)
+    for seed in range(5):
+        found = in_pieces(dialect, raw, None, "", random.Random(seed))
+        assert found == AnswerReading(None, open_block)
+
+
+@needs_templates
+def test_marks_behind_a_backtick_take_little_time() -> None:
+    """Fifty times as long, when the whole line was searched for code with each piece."""
+    dialect = dialect_of("Qwen-Qwen3-0.6B")
+    raw = "`" + "<|im_end|> " * 4000
+    begun = worked()
+    in_pieces(dialect, raw, None, "", random.Random(1))
+    assert worked() - begun < 2
+
+
+@needs_templates
 def test_a_header_that_was_cut_off_is_not_shown() -> None:
     raw = "<|channel|>analysis<|message|>a<|end|><|start|>assist"
     dialect = dialect_of(OSS)

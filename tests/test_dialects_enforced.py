@@ -431,7 +431,7 @@ def test_schemas_that_refer_to_each_other_take_little_time(schema: dict[str, Any
     """A type of any JSON value refers to itself; in three ways, it took minutes to follow."""
     dialect, _ = learnt_of("Qwen3-Coder")
     tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
-    raw = "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>"
+    raw = CALLS_OF_F["Qwen3-Coder"]
     begun = worked()
     assert call_grammar(dialect.marks, tools_of(tools), several=True).required()
     assert dialect.calls(raw, tools) == [Call("f", {"a": 1})]
@@ -444,6 +444,33 @@ def test_keywords_with_odd_values_say_nothing(name: str, odd: dict[str, Any]) ->
     dialect, _ = learnt_of(name)
     tool = CallableTool("f", {"type": "object", "properties": {"a": odd}}, "tools", False)
     assert call_grammar(dialect.marks, [tool], several=False).required()
+
+
+CALLS_OF_F = {
+    "Qwen3-Coder": "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n"
+    "</tool_call>",
+    "LFM2-8B-A1B": "<|tool_call_start|>[f(a=1)]<|tool_call_end|>",
+}
+
+
+@pytest.mark.parametrize("name", CALLS_OF_F)
+@pytest.mark.parametrize("odd", [{"properties": 5}, {"properties": [[]]}, {"required": 5}])
+def test_calls_are_read_whatever_a_schema_says(name: str, odd: dict[str, Any]) -> None:
+    dialect, _ = learnt_of(name)
+    tools = [{"type": "function", "function": {"name": "f", "parameters": odd}}]
+    (found,) = dialect.calls(CALLS_OF_F[name], tools)
+    assert (found.name, found.arguments["a"]) in (("f", 1), ("f", "1"))
+
+
+@pytest.mark.parametrize("name", ["LFM2-8B-A1B", "google-gemma-4-31B-it"])
+def test_alternatives_that_lead_back_to_themselves_are_not_told_apart(name: str) -> None:
+    dialect, _ = learnt_of(name)
+    way = {"type": "object", "required": ["n"]}
+    ways = {one: {**way, "properties": {"n": {"$ref": f"#/$defs/{one}"}}} for one in "AB"}
+    of = {"oneOf": [{"$ref": f"#/$defs/{one}"} for one in ways]}
+    schema = {"type": "object", "properties": {"a": of}, "$defs": ways}
+    with pytest.raises(SchemaError):
+        call_grammar(dialect.marks, [CallableTool("f", schema, "tools", True)], several=False)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -153,6 +153,7 @@ def test_tools_are_made_safe_and_what_cannot_be_used_is_left_out() -> None:
         {"name": "deep", "parameters": deep},
         {"name": "large", "parameters": {"a": "b" * 100_000}},
         {"name": "number", "parameters": {"a": 1 << 70}},
+        {"name": "a\x1b", "fault": " "},
     ]
     found, problems = checked("s", offered)
     assert [tool.name for tool in found] == ["good"]

@@ -254,7 +254,8 @@ def test_the_time_to_the_first_token_counts_the_reading_of_a_grammar(
     for grammar in ('root ::= "hello"', ""):
         session.settings = replace(session.settings, grammar=grammar)
         waits.append(list(session.turn("hi", Cancel()))[-1].stats.time_to_first_token_s)
-    assert waits[0] >= 0.3 > waits[1]
+    assert waits[0] >= 0.3
+    assert waits[0] - waits[1] > 0.2
 
 
 @pytest.mark.parametrize("sums_up", [True, False])

@@ -459,6 +459,16 @@ async def test_a_message_entered_just_before_a_change_begins_is_sent_after_it() 
         assert chat.app.prompt.text == ""
 
 
+async def test_a_message_entered_just_before_an_unload_stays_in_the_input() -> None:
+    async with chatting() as chat:
+        assert chat.app._sender.enter("two", command=False)
+        chat.app.prompt.clear()
+        chat.app.pair_loader.unload()
+        await chat.until(lambda: chat.app.turns.phase is EnginePhase.ASLEEP, "the unloading")
+        await chat.until(lambda: chat.app.prompt.text == "two", "the message")
+        assert not chat.app._sender.waiting
+
+
 async def test_a_conversation_that_cannot_be_sent_leaves_the_engine_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

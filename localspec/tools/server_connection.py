@@ -266,7 +266,9 @@ def _wrong(tool: object, where: str) -> dict[str, Any]:
 
 
 class _Messages(ObjectReceiveStream[SessionMessage | Exception]):
-    """What a server sends, with its lists of tools mended: the SDK refuses all for a single one.
+    """What a server sends, with its lists of tools mended.
+
+    The SDK refuses a whole list for one wrong tool.
 
     In place of a tool that does not follow the protocol stands one that says so.
 
@@ -298,13 +300,14 @@ class _Messages(ObjectReceiveStream[SessionMessage | Exception]):
             match tool:
                 case {"inputSchema": dict(schema)}:
                     schema.setdefault("type", "object")  # many servers leave it out
-        try:
-            methods.parse_server_result("tools/list", self.version, result)
-        except ValidationError as error:
-            for found in error.errors(include_url=False, include_context=False):
-                match found["loc"]:
-                    case ("tools", int(at), *where):
-                        tools[at] = _wrong(tools[at], ".".join(map(str, where)))
+        for _ in range(2):  # the protocol's form is checked, then the SDK's
+            try:
+                methods.parse_server_result("tools/list", self.version, result)
+            except ValidationError as error:
+                for found in error.errors(include_url=False, include_context=False):
+                    match found["loc"]:
+                        case ("tools", int(at), *where):
+                            tools[at] = _wrong(tools[at], ".".join(map(str, where)))
 
     async def aclose(self) -> None:
         """Close the stream."""

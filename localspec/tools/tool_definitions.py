@@ -67,8 +67,9 @@ def checked(
     problems = []
     for tool in offered:
         name = str(tool["name"])
-        if why := one_line(str(tool.get("fault") or _fault(name, tool, found))):
-            problems.append(f"{server}: the tool {one_line(name, 60)!r} is left out: {why}")
+        if why := tool.get("fault") or _fault(name, tool, found):
+            said = one_line(str(why))
+            problems.append(f"{server}: the tool {one_line(name, 60)!r} is left out: {said}")
             continue
         found[name] = ToolDefinition(
             server,

@@ -409,6 +409,8 @@ class ChatApp(App[None], inherit_bindings=False):
 
     def _phase_changed(self) -> None:
         self._idle_watch.stir()
+        if self.turns.phase is EnginePhase.ASLEEP:
+            self._sender.give_back()  # Enter loads the models and sends it
         self.show_phase()
         self._prompt_size.show()  # it may have waited for an idle engine
         if self._pairs is not None:

@@ -75,7 +75,7 @@ class TurnPrompt:
     def calling(self, settings: ChatSettings, opening: str) -> tuple[ChatSettings, tuple[str, ...]]:
         """The settings of an answer that may call tools, and the texts after which a grammar holds.
 
-        A grammar of the user's own goes before. Neither holds within a thought that is open.
+        A grammar of the user's own takes precedence. Neither holds within a thought that is open.
 
         Args:
             settings: of the answer.

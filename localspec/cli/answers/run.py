@@ -30,11 +30,11 @@ class QuestionCommand(GroupedCommand):
     """Takes a question in place of PAIR as the prompt."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse; a word with white space in it that is not a file cannot name a pair."""
+        """Parse; "-", or a word with white space in it that is not a file, cannot name a pair."""
         rest = super().parse_args(ctx, args)
         given: dict[str, Any] = ctx.params
-        typed = ctx.get_parameter_source("pair") is ParameterSource.COMMANDLINE
-        alone = typed and given["question"] is None
+        named = ctx.get_parameter_source("pair") is ParameterSource.COMMANDLINE
+        alone = named and given["question"] is None
         if alone and (given["pair"] == "-" or is_question(given["pair"])):
             given["question"], given["pair"] = given["pair"], ctx.lookup_default("pair")
             ctx.set_parameter_source("pair", ParameterSource.DEFAULT_MAP)
@@ -192,18 +192,13 @@ def _latest(options: LoadRequest) -> tuple[StoredConversation, LoadRequest]:
     """
     from localspec.cli import stored_conversations  # noqa: PLC0415
 
-    source = click.get_current_context().get_parameter_source
-    typed = {
-        name
-        for name in ("pair", "target", "draft", "system_prompt")
-        if source(name) is ParameterSource.COMMANDLINE
-    }
+    given = {name for name in ("pair", "target", "draft", "system_prompt") if typed(name)}
     conversation = stored_conversations.latest().id
     found = stored_conversations.ask(lambda store: store.load(conversation))
     pair, prompt = found.header.pair, found.header.parameters.get("system_prompt")
-    if not typed & {"pair", "target"} and pair.target:
-        draft = options.draft if "draft" in typed else pair.draft
+    if not given & {"pair", "target"} and pair.target:
+        draft = options.draft if "draft" in given else pair.draft
         options = replace(options, pair=pair.target, draft=draft)
-    if "system_prompt" not in typed and isinstance(prompt, str):
+    if "system_prompt" not in given and isinstance(prompt, str):
         options = replace(options, system_prompt=prompt)
     return found, options

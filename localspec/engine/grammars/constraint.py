@@ -92,8 +92,8 @@ class Budgeted:
     """Limits the tokens of a thought; after them only the tokens that close it are allowed.
 
     One token with all the probability is a distribution like any other, so drafts go on and stay
-    lossless. The other constraint goes before: where it forbids the next of the tokens that close
-    the thought, none is forced.
+    lossless. The other constraint takes precedence: where it forbids the next of the tokens that
+    close the thought, none is forced.
 
     Attributes:
         then: another constraint, which also holds during the thought and after it.

@@ -66,8 +66,8 @@ class Survival:
         until = last / 2
         if rate > _LOW:
             until = 1 / rate - last / math.expm1(min(50.0, rate * last))
-        # Of tokens that stayed by luck more than one end may be expected, but the last of them
-        # cannot have stayed less often than never.
+        # More than one end may be expected of tokens that stayed by luck, but the share of the last
+        # one that stayed is at least 0.
         self._ended = _KEEP * self._ended + ended
         self._risked = (
             _KEEP * self._risked + sum(stayed) + max(0.0, 1 - ended) * last + ended * until

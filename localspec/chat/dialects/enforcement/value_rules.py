@@ -431,11 +431,20 @@ def _properties(schema: Mapping[str, Any]) -> list[tuple[str, Any, bool]]:
     return [(name, one, name in required) for name, one in named]
 
 
-def _apart(one: Any, other: Any, whole: Any) -> bool:
-    """Whether types, given values or a required property tell the values of two schemas apart."""
+def _apart(one: Any, other: Any, whole: Any, compared: set[tuple[str, ...]] | None = None) -> bool:
+    """Whether types, given values or a required property tell the values of two schemas apart.
+
+    Pairs of references are remembered in `compared`, for they may lead back to themselves.
+    """
+    compared, ways = set() if compared is None else compared, (one, other)
+    names = tuple(str(way["$ref"]) for way in ways if isinstance(way, Mapping) and "$ref" in way)
+    if len(names) == len(ways):
+        if names in compared:
+            return False
+        compared.add(names)
     one, other = (
         referred(str(way["$ref"]), whole) if isinstance(way, Mapping) and "$ref" in way else way
-        for way in (one, other)
+        for way in ways
     )
     if not isinstance(one, Mapping) or not isinstance(other, Mapping):
         return False
@@ -447,7 +456,7 @@ def _apart(one: Any, other: Any, whole: Any) -> bool:
         return not any(value in rest for value in values)
     required = {name: way for name, way, needed in _properties(other) if needed}
     return kinds == others == {"object"} and any(
-        needed and name in required and _apart(way, required[name], whole)
+        needed and name in required and _apart(way, required[name], whole, compared)
         for name, way, needed in _properties(one)
     )
 

@@ -365,7 +365,7 @@ class _Learner:
     def _without_html(self, dialect: Dialect) -> Dialect:
         """`dialect` without an end that is a tag of HTML too, as Mistral's ``</s>`` is.
 
-        The token ends an answer, not its text, which stands where an answer shows that tag.
+        The token itself ends an answer; its text may be part of what an answer shows.
         """
         ends = [
             one

@@ -87,8 +87,7 @@ def _call(node: ast.expr, tools: KnownTools) -> Call:
         raise ValueError("no call")  # noqa: TRY004 - a fault of the text, not of a type
     written = ast.unparse(node.func)
     name = tools.declared(written) or written
-    schema = tools.schema(name)
-    names = list((schema or {}).get("properties") or ()) if isinstance(schema, dict) else []
+    names = tools.properties(name)
     given: dict[str, Any] = {
         key: plain(value) for key, value in zip(names, node.args, strict=False)
     }

@@ -208,8 +208,8 @@ def expression(text: str) -> ast.expr:
     Raises:
         ValueError, SyntaxError, RecursionError, MemoryError: it is none, or too large.
     """
-    # Python warns of escapes that it does not know, which Windows' paths are full of. Who restores
-    # the filters would undo this, so it is said each time; the name keeps it from other warnings.
+    # Python warns of escapes that it does not know, which Windows' paths are full of. Restoring the
+    # filters undoes this, so it is done each time; the module's name limits it to this text.
     warnings.filterwarnings("ignore", module=_ANSWER)
     return ast.parse(text.strip(), _ANSWER, mode="eval").body
 

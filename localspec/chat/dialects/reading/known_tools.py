@@ -56,4 +56,11 @@ class KnownTools:
         """Whether all required arguments of a tool are given."""
         schema = self.schema(name)
         required = schema.get("required") if isinstance(schema, Mapping) else None
-        return all(one in arguments for one in required or ())
+        named = required if isinstance(required, list) else []
+        return all(one in arguments for one in named if isinstance(one, str))
+
+    def properties(self, name: str) -> Mapping[str, Any]:
+        """The schemas of a tool's arguments by name; empty if they are not known."""
+        schema = self.schema(name)
+        found = schema.get("properties") if isinstance(schema, Mapping) else None
+        return found if isinstance(found, Mapping) else {}

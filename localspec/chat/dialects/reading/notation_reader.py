@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -77,8 +76,8 @@ class NotationReader:
         alone = len(shape.before) == 1  # then even a word is a mark
         self.triggers = tuple(mark for mark in shape.before if is_mark(mark) or (alone and mark))
         self._alone = shape.before[-1] if len(self.triggers) > 1 else ""
-        marks = "|".join(map(re.escape, filter(None, shape.before)))
-        self._before = re.compile(rf"(?:{marks}|\s)*+" if marks else r"\s*")
+        marks = "|".join((*map(re.escape, filter(None, shape.before)), r"\s"))
+        self._before = re.compile(rf"(?:{marks})*+")
         self._value_open = _value_open(shape)
         self._name_end = _flexible(shape.name_end)
         self._head = _head(shape)
@@ -291,7 +290,7 @@ class NotationReader:
         If a name is repeated, its first value stays: a stream may have told it.
         """
         shape, schema = self.shape, self._tools.schema(name)
-        properties = schema.get("properties") if isinstance(schema, Mapping) else None
+        properties = self._tools.properties(name)
         while True:
             place = skip_blanks(text, at)
             if not text.startswith(shape.key_open, place) or not shape.key_open:
@@ -300,14 +299,11 @@ class NotationReader:
                 return at
             key, is_text, start = self._key(text, place + len(shape.key_open), final=final)
             value, end = self._value(text, start, final=final, cut=cut)
-            missing = self._next_argument(
-                text[start:end], {*(properties or ())} - {key, *arguments}
-            )
+            missing = self._next_argument(text[start:end], {*properties} - {key, *arguments})
             if missing is not None:
                 value, end = self._unclosed(text[start : start + missing]), start + missing
             at = end
-            of = properties.get(key) if isinstance(properties, Mapping) else None
-            arguments.setdefault(key, typed(value, of, schema, is_text=is_text))
+            arguments.setdefault(key, typed(value, properties.get(key), schema, is_text=is_text))
 
     def _key(self, text: str, at: int, *, final: bool) -> tuple[str, bool | None, int]:
         """An argument's name, whether its value is declared as text, and where the value begins."""

@@ -19,9 +19,9 @@ from localspec.chat.dialects.reading.piece_reader import PieceReader
 from localspec.chat.dialects.shapes import AnswerMarks
 
 _LEFT_OVER = re.compile(r"[\]})`\s]{0,8}")
-_FENCE = re.compile(r"\s*(`{3,}|~{3,})([^`]*)")
+_FENCE = re.compile(r"\s*(`{3,}+|~{3,}+)([^`]*)")
 _TICKS = re.compile(r"(?<!`)`{1,2}(?!`)")  # around inline code; three begin a block
-_LONGEST_LINE = 4096  # as much of a line is kept as shows whether it is code
+_LONGEST_LINE = 4096  # characters of a line's end that are kept, to tell whether it is code
 
 
 class MarkReader(PieceReader):
@@ -54,6 +54,7 @@ class MarkReader(PieceReader):
         self._thought = next(
             (pair for pair in marks.thoughts if pair[0] and prompt.rstrip().endswith(pair[0])), None
         )
+        self._ends = self._pattern(marks.ends)
         self._in_content = self._pattern(
             [*self._calls.triggers, *marks.closers, *marks.ends, *marks.fillers]
         )
@@ -288,7 +289,10 @@ class MarkReader(PieceReader):
         return True
 
     def _repeated(self, mark: str) -> int:
-        """Where a mark that begins no call ends, or its repetitions but the last, as none does."""
+        """Where a mark that begins no call ends.
+
+        If it is repeated, all but the last are passed: none of them begins one.
+        """
         again = re.match(rf"(?:{re.escape(mark)}\s*)+(?={re.escape(mark)})", self._text)
         return again.end() if again else len(mark)
 
@@ -326,16 +330,23 @@ class MarkReader(PieceReader):
     def _in_code(self, mark: str, *, final: bool) -> bool | None:
         """Whether the mark at the beginning is quoted in code; None if that is not known yet.
 
-        A block of code quotes the end of an answer. Calls are written in blocks too, and thoughts
-        end without closing theirs.
+        A block of code quotes only the end of an answer, and only if it is closed later: models
+        also write calls in blocks, and end thoughts and answers inside open ones.
         """
         if self._fence and mark in self._marks.ends and _fence_after(self._line, self._fence):
-            return True
+            *lines, line = self._ends.sub("\n", self._text[len(mark) :]).split("\n")[1:] or [""]
+            lines += [line] if final else []
+            if not all(_fence_after(one, self._fence) for one in lines):
+                return True
+            if not final:
+                return None
         begun = _inline_code(self._line)
         if not begun:
             return False
         line, newline, _ = self._text[len(mark) :].partition("\n")
         whole = bool(newline) or final
+        if "`" not in line:
+            return False if whole else None
         for found in _TICKS.finditer(line):
             if found[0] in begun and (whole or found.end() < len(line)):
                 return not line[found.start() - 1 : found.start()].isspace()
@@ -375,8 +386,8 @@ class MarkReader(PieceReader):
 def _inline_code(line: str) -> list[str]:
     """The backticks that may begin the inline code in which a line ends.
 
-    None stand before white space, nor end code after it: so a sign alone, or one that begins the
-    next code, is told from the one that closes.
+    A backtick before white space begins no code, and one after white space ends none: so a sign
+    alone, or one that begins the next code, is told from the one that closes.
     """
     begun: list[str] = []
     for found in _TICKS.finditer(line):
