@@ -420,7 +420,7 @@ def test_what_is_wrong_is_told_with_its_place(schema: dict[str, Any], place: str
 
 
 def alternatives(number: int, **more: Any) -> str:
-    """A `oneOf` of objects, each with a required property of its own."""
+    """A `oneOf` of objects, each with another required property."""
     each = [{"properties": {f"p{i}": {}}, "required": [f"p{i}"], **more} for i in range(number)]
     return json.dumps({"oneOf": [{"type": "object", **one} for one in each]})
 

@@ -477,7 +477,7 @@ def test_a_grammar_holds_from_behind_its_mark_on(target_model: Model) -> None:
 
 
 def test_a_grammar_holds_behind_a_mark_whose_last_token_goes_on() -> None:
-    """Also where the tokenizer puts a blank in front of every text, which nobody wrote."""
+    """Also where the tokenizer puts a blank in front of every text."""
     needed()
     with VocabularyOnly.of(vocabularies()["llama-spm"]) as model:
         grammar = LlamaGrammar.parse(model, 'root ::= "{" [a-z]* "}"')

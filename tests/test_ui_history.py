@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -448,11 +449,15 @@ async def test_a_chosen_conversation_is_opened_by_the_next_load_if_this_one_is_s
         assert "▌ one" in chat.transcript()
 
 
-async def test_a_message_entered_just_before_a_change_begins_is_sent_after_it() -> None:
+@pytest.mark.parametrize("before", [True, False])
+async def test_a_message_entered_as_a_change_begins_is_sent_after_it(before: bool) -> None:
     async with chatting() as chat:
         await chat.ask("one")
-        assert chat.app._sender.enter("two", command=False)
-        chat.app.library.begin_new()  # before the message is sent, which takes a turn of the loop
+        # To send a message takes a turn of the loop, in which a change may begin.
+        entering = partial(chat.app._sender.enter, "two", command=False)
+        changing = chat.app.library.begin_new
+        for step in (entering, changing) if before else (changing, entering):
+            assert step() in (True, None)
         assert chat.app.turns.phase is EnginePhase.CHANGING
         await chat.until(lambda: len(chat.session.messages) == 2 and chat.ready(), "the answer")
         await chat.until(lambda: [m.content for m in chat.session.messages][::2] == ["two"])

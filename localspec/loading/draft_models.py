@@ -276,16 +276,14 @@ class DraftModels:
 
         The head that ships for the starter goes without a notice: the user did not ask for it.
         """
-        target = self._loader.checked.target.paths
+        pair, target = replace(pair, saves_nothing=True), self._loader.checked.target.paths
         if [each.paths[0] for each in drafts] == [starter.head(target[0])]:
             why = "the head that comes with localspec is left out: it would save no time here"
-            left = replace(pair.without(names, f"{why} ({_ANYWAY})"), notices=pair.notices)
-            return replace(left, saves_nothing=True)
+            return replace(pair.without(names, f"{why} ({_ANYWAY})"), notices=pair.notices)
         why = "; ".join(
             f"{each.paths[0].name}: {draft_worth.why_too_dear(each, target)}" for each in drafts
         )
-        left = pair.without(names, f"{why}, and not loaded ({_ANYWAY})")
-        return replace(left, saves_nothing=True)
+        return pair.without(names, f"{why}, and not loaded ({_ANYWAY})")
 
 
 def _drafter(name: str, context: Context, pair: LoadedPair) -> Drafter:

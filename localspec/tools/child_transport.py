@@ -182,7 +182,7 @@ def _message(line: bytes) -> mcp_types.JSONRPCMessage:
     Else the call that it belongs to would never be answered.
 
     Raises:
-        ValueError: it is no message.
+        ValueError: the line is not a message.
         RecursionError: it is nested too deeply to be one.
     """
     read = partial(mcp_types.jsonrpc_message_adapter.validate_json, by_name=False)

@@ -24,7 +24,7 @@ from localspec.errors import EngineError, SchemaError, UsageError
 # with them a property's name could be written in two ways, and so occur twice.
 _STRICT: Schema = {"whitespace_pattern": "[ ]?", "json_allowed_escapes": '"\\bfnrt'}
 _LENIENT: Schema = {**_STRICT, "lenient": True, "coerce_one_of": True}
-# Comparing each of so many alternatives with all others takes three seconds.
+# Comparing each alternative with all others takes three seconds for this many.
 _MOST_COMPARED = 200
 # Keywords whose schemas apply to the same value.
 _IN_PLACE = ("anyOf", "oneOf", "allOf")

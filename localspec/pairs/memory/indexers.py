@@ -47,7 +47,7 @@ DENSE: Final = Indexer()
 
 
 def indexer(header: GgufHeader, attending: int) -> Indexer:
-    """The indexer of a model of which so many layers have attention."""
+    """The indexer of a model in which `attending` layers have attention."""
 
     def number(name: str) -> int:
         return max(0, header.setting(f"attention.indexer.{name}"))

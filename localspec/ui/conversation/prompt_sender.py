@@ -95,7 +95,7 @@ class PromptSender:
         turns = self.app.turns
         if (slash := parse(text, COMMANDS)) is not None:
             return command_table.may_run(*slash, turns.phase)
-        takes = turns.phase in (EnginePhase.READY, EnginePhase.LOADING) or turns.busy
+        takes = turns.phase is EnginePhase.READY or turns.phase in PASSING
         if not text and turns.phase is EnginePhase.READY:
             return not turns.record.messages()
         return bool(text) and takes
