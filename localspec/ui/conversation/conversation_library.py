@@ -111,7 +111,9 @@ class ConversationLibrary:
         prompt.clear()
 
     def _save_draft(self) -> None:
-        draft, self._draft, self._draft_timer = self._draft, None, None
+        draft, timer, self._draft, self._draft_timer = self._draft, self._draft_timer, None, None
+        if timer is not None:
+            timer.stop()  # it would store what is typed next before the draft there is read
         if draft is None or self.store_thread is None:
             return
         key, text = draft
