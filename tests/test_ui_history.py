@@ -423,6 +423,7 @@ async def test_what_is_typed_while_the_models_come_back_belongs_to_the_chosen_co
         chat.app.prompt.insert("two")
         if entered:
             await chat.press("enter")
+            await asyncio.sleep(1.1)  # until what was typed before would be stored
         there.set()
         await chat.until(lambda: "▌ one" in chat.transcript() and chat.ready(), "the conversation")
         if not entered:
