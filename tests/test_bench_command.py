@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import time
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -240,6 +242,32 @@ def test_a_stop_that_ended_the_reader_too_loses_no_report(monkeypatch: pytest.Mo
     done = CliRunner().invoke(cli, ["bench", "toy"])
     assert isinstance(done.exception, Cancelled)
     assert "Verdict\nIt was interrupted." in done.stderr
+
+
+@pytest.mark.usefixtures("scripted")
+def test_a_stop_waits_for_the_report_as_long_as_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A card ends no pass in the middle, and one over a long prompt takes seconds."""
+    made = bench_reports.report(ended="interrupted", verdict=("It was interrupted.",))
+
+    def measured(_: LoadRequest, __: BenchRequest, cancel: Cancel, **___: object) -> BenchReport:
+        os.kill(os.getpid(), signal.SIGINT)
+        while not cancel.is_set():
+            time.sleep(0.01)
+        time.sleep(0.5)
+        return made
+
+    gone: list[int] = []
+    monkeypatch.setattr("localspec.bench.benchmark.bench_pair", measured)
+    monkeypatch.setattr("localspec.cli.interrupt.GRACE_S", 0.05)
+    monkeypatch.setattr("localspec.cli.interrupt.os._exit", gone.append)
+    path = tmp_path / "kept.json"
+    done = CliRunner().invoke(cli, ["bench", "toy", "-o", str(path)])
+    assert isinstance(done.exception, Cancelled)
+    assert not gone
+    assert "Ctrl+C once more gives up the report" in done.stderr
+    assert json.loads(path.read_text())["ended"] == "interrupted"
 
 
 @pytest.mark.usefixtures("scripted")

@@ -20,7 +20,7 @@ T = TypeVar("T")
 GRACE_S = 3.0
 
 
-def interruptible(work: Callable[[], T], stop: Callable[[], object]) -> T:
+def interruptible(work: Callable[[], T], stop: Callable[[], object], *, patient: bool = False) -> T:
     """Run `work`, which Ctrl+C asks to stop; return its result, or raise its error.
 
     A second Ctrl+C, or work that does not end within `GRACE_S` of the first, ends the process
@@ -29,6 +29,7 @@ def interruptible(work: Callable[[], T], stop: Callable[[], object]) -> T:
     Args:
         work: waits for an engine in short steps, so that signals are handled.
         stop: asks it to end; called in a signal handler.
+        patient: whether it may take any time to end, as its result would be lost.
 
     Raises:
         Ended: a signal other than Ctrl+C asked for the end, and the work is over.
@@ -37,7 +38,7 @@ def interruptible(work: Callable[[], T], stop: Callable[[], object]) -> T:
     over = threading.Event()
 
     def insist() -> None:
-        if not over.wait(GRACE_S):
+        if not over.wait(None if patient else GRACE_S):
             os._exit(128 + came[-1])
 
     def act(number: int, _frame: FrameType | None) -> None:

@@ -289,12 +289,18 @@ class JobClient:
         self.stopped = True
         self._envelopes.put(None)
 
-    def result(self, kind: type[T], hear: Callable[[m.Event], object]) -> T:
+    def result(
+        self,
+        kind: type[T],
+        hear: Callable[[m.Event], object],
+        stopping: Callable[[], object] = lambda: None,
+    ) -> T:
         """Wait for the job's result.
 
         Args:
             kind: the type of the result.
             hear: called with every event until then, in this thread.
+            stopping: called when the job is asked to stop, in this thread too.
 
         Raises:
             LocalspecError: the job failed; `EngineDied` if the engine's process ended.
@@ -304,6 +310,7 @@ class JobClient:
             envelope = self._next()
             if envelope is None:
                 self._transport.send(m.Envelope(_JOB + 1, 0, m.Stop(_JOB)))
+                stopping()
                 continue
             match envelope.body:
                 case m.JobDone(result) if result is not None:

@@ -156,7 +156,7 @@ def command(
         printed = partial(
             bench_output.print_bench, worker, as_json=as_json, outputs=outputs, share=share
         )
-        if interruptible(printed, worker.stop):
+        if interruptible(printed, worker.stop, patient=True):
             raise Cancelled
 
 

@@ -56,7 +56,9 @@ def print_bench(
                 line.update(_progress(event))
 
     try:
-        report = worker.result(BenchReport, hear)
+        report = worker.result(
+            BenchReport, hear, lambda: line.step("Stopping; Ctrl+C once more gives up the report")
+        )
     finally:
         line.clear()
     memory = worker.peak_memory_bytes(report.peak_memory_bytes)
