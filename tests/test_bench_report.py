@@ -76,8 +76,8 @@ def rounds(draw: st.DrawFn) -> Round:
 @st.composite
 def runs(draw: st.DrawFn) -> BenchRun:
     chosen = tuple(draw(st.lists(rounds(), min_size=1, max_size=30)))
-    prompt_s, around_s = draw(SECONDS), draw(SECONDS)
-    wall = prompt_s + around_s + sum(each.total_s + each.between_s for each in chosen)
+    prompt_s, after_s = draw(SECONDS), draw(SECONDS)
+    wall = prompt_s + after_s + sum(each.total_s + each.between_s for each in chosen)
     return BenchRun(
         prompt=draw(st.sampled_from(["a", "b", "c"])),
         kind=draw(st.sampled_from(["code", "talk"])),
@@ -85,7 +85,7 @@ def runs(draw: st.DrawFn) -> BenchRun:
         repeat=0,
         stats=stats(chosen, draw(st.floats(1, 1000))),
         prompt_s=prompt_s,
-        around_s=around_s,
+        after_s=after_s,
         wall_s=wall,
     )
 

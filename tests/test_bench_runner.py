@@ -21,16 +21,18 @@ from localspec.bench.picture import draw
 from localspec.bench.prompt_sets import QUICK, BenchPrompt, BenchRequest, PromptSet
 from localspec.bench.report_files import document
 from localspec.bench.result import INTERRUPTED, OFF, OUT_OF_TIME, SETTLED, BenchReport
-from localspec.bench.runner import BeforeAsking, Runner
+from localspec.bench.runner import Arm, BeforeAsking, Runner
 from localspec.bench.tables import text
+from localspec.chat.events import PromptProgress, RoundText, TurnEnd, TurnEvent
 from localspec.chat.session.pair import LoadedAdapter
 from localspec.chat.session.session import Session
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.profile import Timing
+from localspec.engine.record.stats import FinishReason
 from localspec.errors import Cancelled
 from localspec.loading.load import load_another_draft, load_session
 from localspec.loading.load_request import LoadRequest
-from tests.support import ggufs, toy
+from tests.support import bench_reports, ggufs, toy
 from tests.support.gguf_models import write_random_llama
 from tests.support.rounding import round_by
 
@@ -139,6 +141,29 @@ def test_the_parts_of_the_time_are_the_wall_time(usual: tuple[BenchReport, Asked
     assert sum(each[part] for each in runs for part in parts) == pytest.approx(wall, rel=0.02)
     assert all(each["draft_s"] == 0 for each in runs if each["arm"] == OFF)
     assert all(each["prompt_s"] > 0 for each in runs)
+
+
+def test_what_a_device_reads_after_the_last_progress_is_the_prompt_too() -> None:
+    """Its passes are queued: progress is told when one was handed over, not when it is done."""
+    now = 0.0
+
+    def turn(*_: object) -> Iterator[TurnEvent]:
+        nonlocal now
+        for seconds, event in (
+            (0.5, PromptProgress(512, 512, 0)),
+            (4.0 + first.total_s, RoundText((), first)),
+            (0.25, TurnEnd("", FinishReason.LENGTH, bench_reports.stats([first], None))),
+        ):
+            now += seconds
+            yield event
+
+    first, pair = bench_reports.done(1), SimpleNamespace(contexts=())
+    session: Any = SimpleNamespace(pair=pair, turn=turn, reset=ignore, written=None)
+    common = request().settings(frozenset())
+    runner = Runner([Arm(name=OFF, session=session, gamma=0)], common, Cancel(), clock=lambda: now)
+    (found,) = runner.run([BenchPrompt("long", "chat", "")], 1).runs
+    assert found.prompt_s == pytest.approx(4.5)
+    assert found.python_s == pytest.approx(first.total_s - first.verify_s + 0.25)
 
 
 def test_both_sides_read_the_whole_prompt_every_time(usual: tuple[BenchReport, Asked]) -> None:

@@ -31,8 +31,8 @@ class BenchRun:
 
     Attributes:
         repeat: counted from 0.
-        prompt_s: from the question to the end of the prefill, templating included.
-        around_s: Python's work before the first round and after the last.
+        prompt_s: from the question to the first round, templating included.
+        after_s: Python's work after the last round.
         wall_s: from the question to the end of the answer, measured apart from the parts.
     """
 
@@ -42,7 +42,7 @@ class BenchRun:
     repeat: int
     stats: GenerationStats
     prompt_s: float
-    around_s: float
+    after_s: float
     wall_s: float
 
     @property
@@ -59,7 +59,7 @@ class BenchRun:
     def python_s(self) -> float:
         """Seconds outside of both models: sampling, the rule, text, and the time between rounds."""
         whole = sum(done.total_s + done.between_s for done in self.stats.rounds)
-        return whole - self.draft_s - self.stats.verify_s + self.around_s
+        return whole - self.draft_s - self.stats.verify_s + self.after_s
 
     @property
     def timed(self) -> bool:

@@ -18,7 +18,7 @@ from localspec.bench.result import (
     AnswerDifference,
     BenchRun,
 )
-from localspec.chat.events import PromptProgress, RoundText, TurnEnd
+from localspec.chat.events import RoundText, TurnEnd
 from localspec.chat.session.session import Session
 from localspec.chat.settings import ChatSettings, Gamma
 from localspec.engine.cancel import Cancel
@@ -187,18 +187,17 @@ class Runner:
         sampling = replace(settings.sampling, seed=seed)
         most = settings.n_predict if arm.most is None else min(arm.most, settings.n_predict)
         session.settings = replace(settings, gamma=arm.gamma, sampling=sampling, n_predict=most)
-        started = read = latest = self.clock()
-        before: float | None = None
+        started = latest = self.clock()
+        prompt_s: float | None = None
         with closing(session.turn(prompt.text, self.cancel)) as turn:
             for event in turn:
                 if isinstance(event, TurnEnd):
                     after = self.clock() - latest
                     break
                 latest = self.clock()
-                if isinstance(event, PromptProgress):
-                    read = latest
-                elif before is None and isinstance(event, RoundText):
-                    before = latest - read - event.round.between_s - event.round.total_s
+                if prompt_s is None and isinstance(event, RoundText):
+                    # What a device was given to read it has read by the first round, and no sooner.
+                    prompt_s = latest - started - event.round.between_s - event.round.total_s
                 self._check_time(outcome)
             else:
                 raise AssertionError("the turn ended without a TurnEnd")
@@ -210,8 +209,8 @@ class Runner:
             arm=arm.name,
             repeat=repeat,
             stats=event.stats,
-            prompt_s=read - started,
-            around_s=(before or 0.0) + after,
+            prompt_s=prompt_s or 0.0,
+            after_s=after,
             wall_s=latest + after - started,
         )
 

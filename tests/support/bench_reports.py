@@ -74,7 +74,7 @@ def run(
         repeat=repeat,
         stats=stats([done(1) for _ in range(n)], speed),
         prompt_s=0.09,
-        around_s=0.0,
+        after_s=0.0,
         wall_s=0.09 + 0.011 * n,
     )
 
