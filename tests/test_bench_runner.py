@@ -350,12 +350,15 @@ def test_nothing_private_stands_in_a_report(
     session: Session, usual: tuple[BenchReport, Asked], tmp_path: Path
 ) -> None:
     adapter = LoadedAdapter(str(tmp_path / "adapter.gguf"), 0.5, "ef" * 32)
-    pair = replace(session.pair, loaded=replace(session.pair.loaded, lora=(adapter,)))
+    workers = ("cellar.example:50052", "192.168.1.9:50052")
+    loaded = replace(session.pair.loaded, lora=(adapter,), rpc=workers)
+    pair = replace(session.pair, loaded=loaded)
     where = benchmark._environment([SimpleNamespace(pair=pair)])  # type: ignore[list-item]
     assert where["loaded_with"]["lora"] == ({"scale": 0.5, "sha256": "ef" * 32},)
+    assert len(where["loaded_with"]["rpc"]) == len(workers)
     said = json.dumps(document(replace(usual[0], environment=where)))
     model = session.pair.target.model.path
-    private = [str(model), str(model.parent), str(Path.home()), str(tmp_path), model.name]
+    private = [str(model), str(model.parent), str(Path.home()), str(tmp_path), model.name, *workers]
     assert not [each for each in private if each in said]
     assert THREE.prompts[0].text not in said
     for told in ("sha256", "machine", "llama_cpp_python", "localspec demo target"):

@@ -284,6 +284,7 @@ def _environment(sessions: Sequence[Session]) -> dict[str, Any]:
     first, loaded = sessions[0].pair, sessions[0].pair.loaded.document()
     for adapter in loaded["lora"]:
         del adapter["path"]
+    loaded["rpc"] = ["worker"] * len(loaded["rpc"])  # how many, without their addresses
     every = (draft.model for each in sessions for draft in each.pair.drafts.values())
     return {
         "machine": machine(),
