@@ -482,6 +482,17 @@ def run_of(target: Path, listener: TrainingListener, **asked: object) -> pipelin
     return pipeline._TrainingRun(request, listener, find(str(target), scan=False), few)
 
 
+def test_a_context_that_reads_has_room_for_the_texts_of_a_step_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For each text that it may hold llama.cpp reserves a recurrent state."""
+    run = run_of(write_random_llama(tmp_path / "t.gguf"), quiet())
+    monkeypatch.setattr(pipeline, "Taps", lambda *_, texts, **__: texts)
+    session: Any = SimpleNamespace(pair=SimpleNamespace(target=SimpleNamespace(model=None)))
+    short = [AnsweredText(n, (1, 2), 1) for n in range(99)]
+    assert run._reading(session) == max(map(len, batches(short, 0)))
+
+
 def test_a_head_says_what_the_one_that_it_goes_on_with_had_learnt(tmp_path: Path) -> None:
     target = write_random_llama(tmp_path / "t.gguf")
     untrained(tmp_path / "raw.gguf", target, next(candidates(read_model(target).header)))

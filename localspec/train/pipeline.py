@@ -55,7 +55,7 @@ from localspec.train.texts.answers import (
     AnswerFile,
     write_answers,
 )
-from localspec.train.texts.lessons import POOL, ROWS, Lessons
+from localspec.train.texts.lessons import MOST_TEXTS, ROWS, Lessons
 from localspec.train.texts.prompts import TrainingPrompts, gather
 from localspec.train.texts.token_ids import AskedIds, prompt_ids
 from localspec.train.train_request import TrainRequest
@@ -333,7 +333,7 @@ class _TrainingRun:
         return Taps(
             session.pair.target.model,
             next(candidates(self.target.header)).taps,
-            texts=POOL,
+            texts=MOST_TEXTS,
             n_ctx=ROWS,
             n_batch=ROWS,
             outputs=ROWS,

@@ -17,10 +17,11 @@ from localspec.train.texts.answers import AnsweredText
 
 ROWS: Final = 1024
 """Tokens that the target reads per step."""
-POOL: Final = 64
-"""Texts that are sorted by length together, to need less padding: no step has more."""
-
 _BLOCK: Final = 64  # rows: lengths of texts are multiples, so that few shapes of arrays occur
+MOST_TEXTS: Final = ROWS // _BLOCK
+"""Texts of a step at most."""
+
+_POOL: Final = 64  # texts that are sorted by length together, to need less padding
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,8 @@ def batches(samples: Sequence[AnsweredText], turn: int) -> list[list[AnsweredTex
     order = list(samples)
     chance.shuffle(order)
     found: list[list[AnsweredText]] = []
-    for at in range(0, len(order), POOL):
-        found += _packed(sorted(order[at : at + POOL], key=lambda one: len(one.ids)))
+    for at in range(0, len(order), _POOL):
+        found += _packed(sorted(order[at : at + _POOL], key=lambda one: len(one.ids)))
     chance.shuffle(found)
     return found
 
