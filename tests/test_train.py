@@ -31,6 +31,7 @@ else:
 
 from localspec import api, private
 from localspec.engine.cancel import Cancel
+from localspec.engine.length.cost import Curve
 from localspec.engine.llama import Context, ContextOptions, Model, head_of
 from localspec.engine.llama.taps import Taps
 from localspec.errors import Cancelled, LocalspecError
@@ -38,8 +39,9 @@ from localspec.pairs.disk import installed, trained_heads
 from localspec.pairs.gguf import gguf_writer, head_checks
 from localspec.pairs.gguf.header import read_model
 from localspec.train import pipeline, training
+from localspec.train.estimate import Estimate, TrainingCosts, estimate
 from localspec.train.head import head_files
-from localspec.train.head.shape import candidates
+from localspec.train.head.shape import HeadShape, candidates
 from localspec.train.texts import lessons, prompts
 from localspec.train.texts.answers import AnsweredText
 from localspec.train.texts.lessons import Lesson, Lessons
@@ -337,6 +339,28 @@ def test_saving_takes_a_twentieth_of_the_time_at_most(
     found.run(Cancel(), lambda *_: None, lambda: None)
     assert 3 <= len(saved) <= 5  # the last one is the end's
     assert len(saved) * 16 <= now / 20 + 32
+
+
+def told_of(shape: HeadShape) -> Estimate:
+    """What is told of a training that needs no answers."""
+    steady = TrainingCosts(
+        target=Curve({1: 0.01, 16: 0.01}),
+        step_s=0.001,
+        read_s=0.002,
+        flops=5e10,
+        loaded_bytes=2 * 10**8,
+        reading_bytes=10**8,
+    )
+    return estimate(shape, steady, 0, 1, held=1)
+
+
+def test_the_disk_that_is_told_holds_the_last_checkpoint_and_the_next(home: Path) -> None:
+    with learning_from(home, [AnsweredText(0, tuple(range(3, 43)), 2)]) as (lesson, learner):
+        learns = learner(trained=False)
+        learns.learn(lesson, 0.1, 1000)
+        shape = learns.network.shape
+        wanted = told_of(shape).disk - 3 * shape.weights
+        assert wanted == pytest.approx(2 * len(learns.saved({})), rel=0.1)
 
 
 def test_a_card_without_room_is_left_to_the_target(monkeypatch: pytest.MonkeyPatch) -> None:

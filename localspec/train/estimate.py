@@ -23,7 +23,7 @@ _VERDICT: Final = 5 * 64  # tokens written for each held-out prompt at the end, 
 _LENGTHS: Final = 16  # tokens of a pass, up to which T(n) is needed
 _ANSWER: Final = 0.6  # approximate share of a text that is the answer
 _EFFICIENCY: Final = 0.5  # share of a large product's speed that whole steps reach
-_COPIES: Final = 4  # of the trained weights: themselves, gradients, two moments
+_COPIES: Final = 4  # of the trained weights: themselves, gradients, momentum, the update
 _LIVE: Final = 5.5  # floats kept per row, inner width and step for the backward pass, about
 _SAMPLE_BYTES: Final = 12  # per token on disk, about
 
@@ -146,15 +146,15 @@ def estimate(
     """
     acceptance, times = expected(tokens + before), costs.target.times(_LENGTHS)
     learning = learning_bytes(shape)
-    saved = 4 * _COPIES * shape.learnt
+    checkpoints = 2 * 8 * shape.learnt  # weights and momentum, of the last one and the next
     return Estimate(
         tokens=tokens,
         answering_s=(tokens - given) * answer_seconds(costs),
         learning_s=passes * tokens * learn_seconds(shape, costs),
         judging_s=judge_seconds(costs, held),
-        disk=int(tokens / _ANSWER * _SAMPLE_BYTES) + 2 * saved + 3 * shape.weights,
-        memory=costs.loaded_bytes + learning + saved,
-        more=costs.reading_bytes + learning + saved,
+        disk=int(tokens / _ANSWER * _SAMPLE_BYTES) + checkpoints + 3 * shape.weights,
+        memory=costs.loaded_bytes + learning + checkpoints,  # torch writes one in two copies
+        more=costs.reading_bytes + learning + checkpoints,
         acceptance=acceptance,
         speedup=speedup(acceptance, times, costs.step_s),
         best=speedup(REACHABLE, times, costs.step_s),
@@ -163,7 +163,7 @@ def estimate(
 
 
 def learning_bytes(shape: HeadShape) -> int:
-    """The memory in which a head learns: weights, gradients, moments and a step's rows."""
+    """The memory in which a head learns: weights, gradients, momentum and a step's rows."""
     inner = 6 * shape.width + 3 * shape.feed_forward + shape.drafted / 4
     weights = 4 * (_COPIES * shape.learnt + shape.drafted * shape.width)
     return weights + int(4 * ROWS * (_LIVE * STEPS * inner + 2 * shape.drafted))
