@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -20,6 +20,8 @@ import pytest
 from click.testing import CliRunner
 
 from localspec.chat.conversation import Message, Role
+from localspec.chat.history.store import Store
+from localspec.chat.history.tree import ConversationHeader, MessageNode, PairReference, fresh_id
 from localspec.chat.prompt.template import ChatTemplate
 from localspec.chat.session.session import Session
 from localspec.cli.standard_streams import ProgressLine, warn
@@ -549,8 +551,9 @@ def test_prompts_that_are_all_too_long_are_refused_before_hours_are_spent(tmp_pa
         strict = ChatTemplate(session.pair.target.model, written=FIRST_ALONE)
         refused, kept = prompt_ids(strict, [talk, short.learnt[0]])
         assert (refused, bool(kept)) == ((), True)
+        strict = ChatTemplate(session.pair.target.model, written=REFUSES)
         with pytest.raises(LocalspecError):
-            prompt_ids(ChatTemplate(session.pair.target.model, written=REFUSES), [talk[:1]])
+            prompt_ids(strict, [talk[:1]])
     assert asked.learnt[0] == ()
     assert asked.most == 20 * sum(LONGEST - len(ids) for ids in asked.learnt[1:])
 
@@ -640,6 +643,27 @@ def test_without_a_conversation_none_can_be_trained_on(
     asked = TrainRequest(pair=str(toy_target), history=True, scan=False)
     with pytest.raises(UsageError, match="no conversations of yours"):
         pipeline.train(asked, quiet())
+
+
+def store_of(path: Path, *conversations: Sequence[str]) -> Path:
+    """Store conversations of these questions, each answered with "yes"."""
+    with closing(Store(path)) as store:
+        for questions in conversations:
+            said = [Message(Role.USER, one) for one in questions for _ in range(2)]
+            said[1::2] = [Message(Role.ASSISTANT, "yes")] * len(questions)
+            ids = [fresh_id() for _ in said]
+            nodes = map(MessageNode, ids, [None, *ids], said)
+            header = ConversationHeader(fresh_id(), "title", PairReference(), {}, 1.0, 1.0)
+            store.save(header, nodes, ids[-1])
+    return path
+
+
+def test_every_conversation_is_trained_on(tmp_path: Path) -> None:
+    """The chat lists the latest ones alone."""
+    path = store_of(tmp_path / "kept.db", *([f"first {n}", "then"] for n in range(210)))
+    found = token_ids.conversations(path)
+    assert [one[0].content for one in found[::2]] == [f"first {n}" for n in range(210)]
+    assert {len(one) for one in found[1::2]} == {3}
 
 
 def test_a_training_on_one_s_own_conversations_goes_on_with_what_they_were(

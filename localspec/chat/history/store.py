@@ -287,7 +287,7 @@ class Store:
         return [text(row[0]) for row in rows][::-1]
 
     def listed(self, search: str = "") -> list[ListedConversation]:
-        """Conversations, latest first: all, or those that contain every word of `search`.
+        """The latest conversations: of all, or of those that contain every word of `search`.
 
         The last word may be a prefix; in scripts without spaces between words, a word may be any
         part of the text; without any word, its signs are sought. Titles are searched too, for
@@ -318,6 +318,11 @@ class Store:
         ]
         self._note(wrong, "some stored conversations are")
         return listed
+
+    def ids(self) -> list[str]:
+        """The ids of all conversations, the oldest first."""
+        rows = self._db.execute("SELECT id FROM conversations WHERE deleted IS NULL ORDER BY rowid")
+        return [text(row[0]) for row in rows]
 
     def told(self, count: int) -> list[AnsweredQuestion]:
         """The latest answers of all conversations with their questions, the newest last."""

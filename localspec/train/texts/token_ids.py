@@ -153,8 +153,8 @@ def conversations(path: Path) -> list[list[Message]]:
         return []
     store, found = Store(path), []
     try:
-        for listed in store.listed():
-            said = [node.message for node in store.load(listed.header.id).tree.path()]
+        for conversation in store.ids():
+            said = [node.message for node in store.load(conversation).tree.path()]
             found += [
                 said[: at + 1] for at, message in enumerate(said) if message.role is Role.USER
             ]
