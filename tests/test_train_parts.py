@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
@@ -33,6 +34,7 @@ from localspec.engine.llama import Context, ContextOptions, Head, Model, head_of
 from localspec.engine.llama.taps import Taps, TextRow, unpacked
 from localspec.errors import (
     Cancelled,
+    ConversationError,
     LocalspecError,
     UnsupportedModel,
     UsageError,
@@ -664,6 +666,21 @@ def test_every_conversation_is_trained_on(tmp_path: Path) -> None:
     found = token_ids.conversations(path)
     assert [one[0].content for one in found[::2]] == [f"first {n}" for n in range(210)]
     assert {len(one) for one in found[1::2]} == {3}
+
+
+def test_conversations_that_cannot_be_read_are_no_fault_of_localspec(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damaged, locked = tmp_path / "damaged.db", store_of(tmp_path / "locked.db", ["one"])
+    damaged.write_bytes(b"no data base" * 999)
+    with pytest.raises(ConversationError, match=r"damaged\.db cannot be read"):
+        token_ids.conversations(damaged)
+    monkeypatch.setattr("localspec.chat.history.store._BUSY_S", 0.01)
+    with closing(sqlite3.connect(locked)) as another:
+        another.execute("PRAGMA locking_mode = EXCLUSIVE")
+        another.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(ConversationError, match=r"holds the conversations in .*locked\.db"):
+            token_ids.conversations(locked)
 
 
 def test_a_training_on_one_s_own_conversations_goes_on_with_what_they_were(

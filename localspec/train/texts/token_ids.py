@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
@@ -11,6 +13,7 @@ import msgspec
 
 from localspec.chat.conversation import Message, Role
 from localspec.chat.history.store import Store
+from localspec.chat.history.store_thread import store_error
 from localspec.chat.prompt.template import ChatTemplate
 from localspec.chat.prompt.tool_prompt import ToolPrompt
 from localspec.engine.llama import Model
@@ -148,18 +151,20 @@ def conversations(path: Path) -> list[list[Message]]:
 
     Args:
         path: of the store; a missing one has no conversations.
+
+    Raises:
+        ConversationError: the store cannot be read.
     """
+    found = list[list[Message]]()
     if not path.exists():
-        return []
-    store, found = Store(path), []
+        return found
     try:
-        for conversation in store.ids():
-            said = [node.message for node in store.load(conversation).tree.path()]
-            found += [
-                said[: at + 1] for at, message in enumerate(said) if message.role is Role.USER
-            ]
-    finally:
-        store.close()
+        with closing(Store(path)) as store:
+            for conversation in store.ids():
+                said = [node.message for node in store.load(conversation).tree.path()]
+                found += [said[: at + 1] for at, one in enumerate(said) if one.role is Role.USER]
+    except (sqlite3.Error, OSError) as error:
+        raise store_error(error, path) from None
     return found
 
 
