@@ -72,9 +72,9 @@ def accepted(
 ) -> dict[float, AcceptedDrafts]:
     """Acceptance by temperature; the control guesses the commonest token of a first greedy run."""
     turns = [(Message(Role.USER, each.text),) for each in asked]
-    ids = [each for each in prompt_ids(session.template, turns) if each]
-    said: Counter[int] = Counter()
     cancel = Cancel()
+    ids = [each for each in prompt_ids(session.template, turns, cancel) if each]
+    said: Counter[int] = Counter()
     judge(session, ids, temperature=0.0, common=-1, cancel=cancel, tokens=tokens, said=said)
     common = said.most_common(1)[0][0]
     return {

@@ -515,7 +515,7 @@ def test_a_head_to_begin_with_and_one_s_own_conversations_in_both(
     target = write_random_llama(home / "target.gguf")
     said = [list(each) for each in prompts.gather([asked], ()).learnt[:12]]
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline.token_ids, "conversations", lambda _: said)
+        patch.setattr(pipeline.token_ids, "conversations", lambda *_: said)
         own = request(target, asked, history=True, out=home / "first.gguf")
         first = pipeline.train(own, listener())
     second = pipeline.train(request(target, asked, init=first.head), listener())

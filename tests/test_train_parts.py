@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ import pytest
 from click.testing import CliRunner
 
 from localspec.chat.conversation import Message, Role
+from localspec.chat.dialects import Dialect
 from localspec.chat.history.store import Store
 from localspec.chat.history.tree import ConversationHeader, MessageNode, PairReference, fresh_id
 from localspec.chat.prompt.template import ChatTemplate
@@ -551,11 +553,11 @@ def test_prompts_that_are_all_too_long_are_refused_before_hours_are_spent(tmp_pa
         called = Message(Role.ASSISTANT, "<call>")
         talk = short.learnt[0][0], called, Message(Role.TOOL, "5"), short.learnt[1][0]
         strict = ChatTemplate(session.pair.target.model, written=FIRST_ALONE)
-        refused, kept = prompt_ids(strict, [talk, short.learnt[0]])
+        refused, kept = prompt_ids(strict, [talk, short.learnt[0]], Cancel())
         assert (refused, bool(kept)) == ((), True)
         strict = ChatTemplate(session.pair.target.model, written=REFUSES)
         with pytest.raises(LocalspecError):
-            prompt_ids(strict, [talk[:1]])
+            prompt_ids(strict, [talk[:1]], Cancel())
     assert asked.learnt[0] == ()
     assert asked.most == 20 * sum(LONGEST - len(ids) for ids in asked.learnt[1:])
 
@@ -663,9 +665,12 @@ def store_of(path: Path, *conversations: Sequence[str]) -> Path:
 def test_every_conversation_is_trained_on(tmp_path: Path) -> None:
     """The chat lists the latest ones alone."""
     path = store_of(tmp_path / "kept.db", *([f"first {n}", "then"] for n in range(210)))
-    found = token_ids.conversations(path)
+    found = token_ids.conversations(path, cancel := Cancel())
     assert [one[0].content for one in found[::2]] == [f"first {n}" for n in range(210)]
     assert {len(one) for one in found[1::2]} == {3}
+    cancel.set()
+    with pytest.raises(Cancelled):
+        token_ids.conversations(path, cancel)
 
 
 def test_conversations_that_cannot_be_read_are_no_fault_of_localspec(
@@ -674,13 +679,36 @@ def test_conversations_that_cannot_be_read_are_no_fault_of_localspec(
     damaged, locked = tmp_path / "damaged.db", store_of(tmp_path / "locked.db", ["one"])
     damaged.write_bytes(b"no data base" * 999)
     with pytest.raises(ConversationError, match=r"damaged\.db cannot be read"):
-        token_ids.conversations(damaged)
+        token_ids.conversations(damaged, Cancel())
     monkeypatch.setattr("localspec.chat.history.store._BUSY_S", 0.01)
     with closing(sqlite3.connect(locked)) as another:
         another.execute("PRAGMA locking_mode = EXCLUSIVE")
         another.execute("BEGIN EXCLUSIVE")
         with pytest.raises(ConversationError, match=r"holds the conversations in .*locked\.db"):
-            token_ids.conversations(locked)
+            token_ids.conversations(locked, Cancel())
+
+
+def test_a_conversation_is_read_until_it_is_too_long() -> None:
+    """Else every message of a long one would have all before it rendered again."""
+    rendered: list[int] = []
+
+    def render(messages: Sequence[Message], *_: object) -> str:
+        rendered.append(len(messages))
+        return " ".join(one.content for one in messages)
+
+    template: Any = SimpleNamespace(dialect=Dialect(), render=render, tokenize=str.split)
+    long = [Message(Role.USER, f"{n} " + "word " * 19) for n in range(200)]
+    other = [Message(Role.USER, "1 word"), *long[:2]]
+    asked = [each[: n + 1] for each in (long, other) for n in range(len(each))]
+    random.Random(0).shuffle(asked)
+    found = prompt_ids(template, asked, cancel := Cancel())
+    assert [len(ids) for ids in found] == [
+        n if n <= 320 else 0 for n in (len(render(one).split()) for one in asked)
+    ]
+    assert sorted(rendered[: -len(asked)]) == sorted([*range(1, 18), 1, 2, 3])
+    cancel.set()
+    with pytest.raises(Cancelled):
+        prompt_ids(template, asked, cancel)
 
 
 def test_a_training_on_one_s_own_conversations_goes_on_with_what_they_were(
@@ -694,19 +722,19 @@ def test_a_training_on_one_s_own_conversations_goes_on_with_what_they_were(
     monkeypatch.setattr(pipeline, "chosen_shape", lambda *_, **__: (shape, 0.1))
     monkeypatch.setattr(run, "_reading", lambda _: nullcontext())
     monkeypatch.setattr(run, "_require_sense", lambda _: None)
-    monkeypatch.setattr(pipeline.token_ids, "conversations", lambda _: [])  # deleted since
+    monkeypatch.setattr(pipeline.token_ids, "conversations", lambda *_: [])  # deleted since
     with pytest.raises(UsageError, match="no conversations of yours"):
-        pipeline._prompts(run.request, run.target)
+        pipeline._prompts(run.request, run.target, quiet())
     run.prompts = replace(run.prompts, private=True)
     asked = token_ids.AskedIds([*[(1,)] * 19, ()], [(1,)] * 2)
     run._begin(None, asked, 0)  # type: ignore[arg-type]
     kept = replace(run.prompts, learnt=(*run.prompts.learnt[:19], ()))
-    assert pipeline._prompts(run.request, run.target) == kept
+    assert pipeline._prompts(run.request, run.target, quiet()) == kept
     path = run.work.folder / "prompts.json"
     assert os.name == "nt" or path.stat().st_mode & 0o077 == 0
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(UsageError, match="the prompts of the training that was stopped cannot"):
-        pipeline._prompts(run.request, run.target)
+        pipeline._prompts(run.request, run.target, quiet())
 
 
 def terms(**more: object) -> TrainingTerms:

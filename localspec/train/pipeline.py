@@ -90,7 +90,7 @@ def train(request: TrainRequest, listener: TrainingListener) -> TrainingResult:
     target = find(request.pair, scan=request.scan)
     _require_files(request, target[1])
     _require_torch()
-    prompts = _prompts(request, target[1])
+    prompts = _prompts(request, target[1], listener)
     with trainings.alone(), kept_awake() as awake:
         if machine.on_battery():
             listener.tell("this machine runs on its battery: a training takes long, plug it in")
@@ -126,12 +126,14 @@ def _require_files(request: TrainRequest, target: ModelFiles) -> None:
         )
 
 
-def _prompts(request: TrainRequest, target: ModelFiles) -> TrainingPrompts:
+def _prompts(
+    request: TrainRequest, target: ModelFiles, listener: TrainingListener
+) -> TrainingPrompts:
     """The prompts; the user's own conversations are those of the time when the training began."""
     if not request.history:
         return gather(request.prompts, [])
     kept = TrainingFolder(fingerprint(target.paths)).prompts() if request.resume else None
-    return kept or gather(request.prompts, _history())
+    return kept or gather(request.prompts, _history(listener))
 
 
 def _without_long(prompts: TrainingPrompts, asked: AskedIds) -> TrainingPrompts:
@@ -143,9 +145,10 @@ def _without_long(prompts: TrainingPrompts, asked: AskedIds) -> TrainingPrompts:
     return replace(prompts, learnt=learnt, held_out=held_out)
 
 
-def _history() -> list[list[Message]]:
+def _history(listener: TrainingListener) -> list[list[Message]]:
     """The user's own conversations, of which there must be some."""
-    found = token_ids.conversations(folders.data_folder() / _STORE)
+    listener.progress("Reading your conversations", None)
+    found = token_ids.conversations(folders.data_folder() / _STORE, listener.cancel)
     if not found:
         raise UsageError(
             "there are no conversations of yours to train on",
@@ -226,8 +229,11 @@ class _TrainingRun:
 
     def _asked(self, session: Session, given: Sequence[AnsweredText]) -> AskedIds:
         """The ids of the prompts, of which some must fit."""
-        its, template = self.prompts, session.template
-        asked = AskedIds(*(prompt_ids(template, each) for each in (its.learnt, its.held_out)))
+        its, template, listener = self.prompts, session.template, self.listener
+        listener.progress("Reading the prompts", None)
+        asked = AskedIds(
+            *(prompt_ids(template, each, listener.cancel) for each in (its.learnt, its.held_out))
+        )
         if not any(asked.held_out) or not (any(asked.learnt) or given):
             raise UsageError(
                 f"the prompts are too long: what {self.name} reads of one may have"

@@ -16,6 +16,7 @@ from localspec.chat.history.store import Store
 from localspec.chat.history.store_thread import store_error
 from localspec.chat.prompt.template import ChatTemplate
 from localspec.chat.prompt.tool_prompt import ToolPrompt
+from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Model
 from localspec.errors import LocalspecError
 from localspec.safe_text import decoded, reason
@@ -63,7 +64,7 @@ class AskedIds(NamedTuple):
 
 
 def prompt_ids(
-    template: ChatTemplate, prompts: Sequence[Sequence[Message]]
+    template: ChatTemplate, prompts: Sequence[Sequence[Message]], cancel: Cancel
 ) -> list[tuple[int, ...]]:
     """The ids of prompts as the target reads them in the chat.
 
@@ -72,16 +73,27 @@ def prompt_ids(
 
     Raises:
         LocalspecError: the template refuses a prompt of one message.
+        Cancelled: it was stopped.
     """
-    found, tools = list[tuple[int, ...]](), ToolPrompt(template.dialect)
-    for messages in prompts:
-        ids: Sequence[int] = ()
+    found: list[tuple[int, ...]] = [()] * len(prompts)
+    tools = ToolPrompt(template.dialect)
+    long: Sequence[Message] = ()
+    # In this order all that goes on from a prompt follows it, and is too long where it is.
+    for number in sorted(range(len(prompts)), key=lambda n: [one.content for one in prompts[n]]):
+        cancel.check()
+        messages = prompts[number]
+        if not messages or (long and messages[: len(long)] == long):
+            continue
         try:
-            ids = template.tokenize(template.render(tools.told(messages))) if messages else ()
+            ids = template.tokenize(template.render(tools.told(messages), cancel))
         except LocalspecError:
             if len(messages) == 1:
                 raise
-        found.append(tuple(ids) if len(ids) <= LONGEST_PROMPT else ())
+            continue
+        if len(ids) <= LONGEST_PROMPT:
+            found[number] = tuple(ids)
+        else:
+            long = messages
     return found
 
 
@@ -146,14 +158,16 @@ def _sample(one: _Conversation, template: ChatTemplate, model: Model) -> Iterato
         yield AnsweredText(_GIVEN, tuple([*start, *text][:LONGEST]), len(start), one.temperature)
 
 
-def conversations(path: Path) -> list[list[Message]]:
+def conversations(path: Path, cancel: Cancel) -> list[list[Message]]:
     """The messages up to each user message, for every stored conversation.
 
     Args:
         path: of the store; a missing one has no conversations.
+        cancel: stops it.
 
     Raises:
         ConversationError: the store cannot be read.
+        Cancelled: it was stopped.
     """
     found = list[list[Message]]()
     if not path.exists():
@@ -161,6 +175,7 @@ def conversations(path: Path) -> list[list[Message]]:
     try:
         with closing(Store(path)) as store:
             for conversation in store.ids():
+                cancel.check()
                 said = [node.message for node in store.load(conversation).tree.path()]
                 found += [said[: at + 1] for at, one in enumerate(said) if one.role is Role.USER]
     except (sqlite3.Error, OSError) as error:

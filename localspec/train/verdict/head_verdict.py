@@ -89,7 +89,7 @@ def measure(
     drafting = replace(options, gamma="auto", draft_anyway=True)
     with closing(load_session(drafting, progress=progress, cancel=cancel)) as session:
         progress("Judging the head", None)
-        asked = [ids for ids in token_ids.prompt_ids(session.template, held_out) if ids]
+        asked = [ids for ids in token_ids.prompt_ids(session.template, held_out, cancel) if ids]
         greedy = judge(session, asked, temperature=0.0, common=common, cancel=cancel)
         sampled = judge(session, asked, temperature=_SAMPLED, common=common, cancel=cancel)
         own = gather((), ()).held_out
@@ -100,7 +100,7 @@ def measure(
 
 def accepted_of(session: Session, common: int, cancel: Cancel) -> AcceptedDrafts:
     """The greedy acceptance of a loaded head on localspec's own held-out prompts."""
-    own = token_ids.prompt_ids(session.template, gather((), ()).held_out)
+    own = token_ids.prompt_ids(session.template, gather((), ()).held_out, cancel)
     asked = [ids for ids in own if ids]
     return judge(session, asked, temperature=0.0, common=common, cancel=cancel)
 
