@@ -34,7 +34,7 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Curve
 from localspec.engine.llama import Context, ContextOptions, Model, head_of
 from localspec.engine.llama.taps import Taps
-from localspec.errors import Cancelled, LocalspecError
+from localspec.errors import Cancelled, LocalspecError, OutOfMemory
 from localspec.pairs.disk import installed, trained_heads
 from localspec.pairs.gguf import gguf_writer, head_checks
 from localspec.pairs.gguf.header import read_model
@@ -42,6 +42,7 @@ from localspec.train import pipeline, training
 from localspec.train.estimate import Estimate, TrainingCosts, estimate
 from localspec.train.head import head_files
 from localspec.train.head.shape import HeadShape, candidates
+from localspec.train.target import find
 from localspec.train.texts import lessons, prompts
 from localspec.train.texts.answers import AnsweredText
 from localspec.train.texts.lessons import Lesson, Lessons
@@ -369,6 +370,26 @@ def test_a_card_without_room_is_left_to_the_target(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     assert learning.device(1000).type == "cuda"
     assert learning.device(1001).type == "cpu"
+
+
+def test_what_a_card_learns_needs_no_main_memory(
+    home: Path, asked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = find(str(write_random_llama(home / "target.gguf")), scan=False)
+    run = pipeline._TrainingRun(
+        request(found[1].paths[0], asked), listener(), found, prompts.gather([asked], ())
+    )
+    run.work.folder.mkdir(parents=True)
+    told = told_of(next(candidates(found[1].header)))
+    free = told.card
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, free))
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    monkeypatch.setattr(pipeline.machine, "available", lambda: told.more - told.learning)
+    run._require_sense(told)
+    free -= 1  # then the processor learns
+    with pytest.raises(OutOfMemory, match="of memory more than the target"):
+        run._require_sense(told)
 
 
 class Killed(Exception):

@@ -58,6 +58,8 @@ class Estimate:
         judging_s: for the held-out prompts: their answers, and all judgements of the head.
         disk, memory: bytes.
         more: bytes of memory in addition to the loaded target.
+        learning: those of them that a card takes if the head learns there.
+        card: bytes that must be free on a card for that, when nothing but the target is loaded.
         acceptance: of each drafted token, given those before it.
         speedup: expected here with that acceptance; 1 if it is best not to draft.
         best: the speed-up here with a well trained head.
@@ -71,6 +73,8 @@ class Estimate:
     disk: int
     memory: int
     more: int
+    learning: int
+    card: int
     acceptance: float
     speedup: float
     best: float
@@ -155,6 +159,8 @@ def estimate(
         disk=int(tokens / _ANSWER * _SAMPLE_BYTES) + checkpoints + 3 * shape.weights,
         memory=costs.loaded_bytes + learning + checkpoints,  # torch writes one in two copies
         more=costs.reading_bytes + learning + checkpoints,
+        learning=learning,
+        card=costs.reading_bytes + card_bytes(shape),
         acceptance=acceptance,
         speedup=speedup(acceptance, times, costs.step_s),
         best=speedup(REACHABLE, times, costs.step_s),
@@ -167,6 +173,11 @@ def learning_bytes(shape: HeadShape) -> int:
     inner = 6 * shape.width + 3 * shape.feed_forward + shape.drafted / 4
     weights = 4 * (_COPIES * shape.learnt + shape.drafted * shape.width)
     return weights + int(4 * ROWS * (_LIVE * STEPS * inner + 2 * shape.drafted))
+
+
+def card_bytes(shape: HeadShape) -> int:
+    """The memory of a card in which a head learns: the target's logits are copied to it as well."""
+    return learning_bytes(shape) + 8 * ROWS * shape.vocab
 
 
 def tokens_within(

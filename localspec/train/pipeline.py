@@ -30,8 +30,8 @@ from localspec.train.estimate import (
     TEXTS,
     Estimate,
     TrainingCosts,
+    card_bytes,
     estimate,
-    learning_bytes,
     tokens_within,
 )
 from localspec.train.head.head_files import (
@@ -309,13 +309,17 @@ class _TrainingRun:
 
     def _require_sense(self, told: Estimate) -> None:
         """Report the estimate; refuse a training that does not fit or would be useless."""
+        from localspec.train.head.learning import device  # noqa: PLC0415 - torch
+
         self.listener.tell(f"{self.name}: {told.sentence()}")
         if not told.pays:
             if not self.request.force:
                 raise LocalspecError(told.doubt(), "Train all the same with --force.")
             self.listener.tell(told.doubt())
         require_disk(self.work.folder, told.disk)
-        more, free = told.more, machine.available()
+        # A card has memory of its own.
+        elsewhere = told.learning if device(told.card).type == "cuda" else 0
+        more, free = told.more - elsewhere, machine.available()
         if more > free:
             raise OutOfMemory(
                 f"the training needs {formats.size(more)} of memory more than the target, and"
@@ -440,7 +444,7 @@ class _TrainingRun:
         learns = learner(
             *(shape, tensors, drafted, self.threads),
             trained=self.request.init is not None,
-            n_bytes=learning_bytes(shape) + 8 * ROWS * shape.vocab,  # with the target's logits
+            n_bytes=card_bytes(shape),
         )
         if learns.device.type != device().type:
             self.listener.tell(
