@@ -151,7 +151,7 @@ def counted(tool: Path, address: str, model: Path, made: MemoryPlan) -> int:
 def planned(sizes: ModelFacts, gb: int, shape: Shape) -> tuple[MemoryPlan, Placement]:
     """The plan and placement that localspec decides on for a card of `gb` GB."""
     free = FreeMemory(RAM, (Device(gb * GB),), total=RAM)
-    made = plan(replace(sizes, outputs=512), None, free, UserLimits(n_ctx=N_CTX))
+    made = plan(replace(sizes, outputs=512), [], free, UserLimits(n_ctx=N_CTX))
     last = loaded(shape)
     kept = last if made.target.gpu_layers < 0 else made.target.gpu_layers - 1
     first = max(shape.dense[0], made.target.cpu_moe, last - kept)

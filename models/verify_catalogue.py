@@ -62,7 +62,7 @@ def verify(entry: CuratedPair, retries: RetryPolicy) -> Verified:
         raise LocalspecError(f"{target.label} is of the architecture {target.header.architecture}")
     further = [draft_facts(each.header) for each in drafts]
     sizes = facts(target.header)
-    needed = outlook_for(sizes, further[0] if further else None).fit.needed
+    needed = outlook_for(sizes, further).fit.needed
     remarks = []
     if needed > entry.memory_gb * 1e9:
         remarks.append(f"needs {formats.size(needed)}, more than its class of {entry.memory_gb} GB")

@@ -29,7 +29,7 @@ def lent(number: int, layers: float) -> Device:
 
 
 def planned(free: FreeMemory, **limits: object) -> MemoryPlan:
-    return plan(model(), None, free, UserLimits(n_ctx=4096, **limits))  # type: ignore[arg-type]
+    return plan(model(), [], free, UserLimits(n_ctx=4096, **limits))  # type: ignore[arg-type]
 
 
 def layers(found: MemoryPlan) -> list[int]:
@@ -80,7 +80,7 @@ def test_a_draft_goes_where_it_has_room() -> None:
 
     def drafted(*devices: Device, asked: int | None = None) -> MemoryPlan:
         limits = UserLimits(n_ctx=4096, draft_gpu_layers=asked)
-        return plan(model(), draft, FreeMemory(40 * GB, devices), limits)
+        return plan(model(), [draft], FreeMemory(40 * GB, devices), limits)
 
     alike = drafted(large, replace(large, label="RPC1")).draft
     assert alike is not None
@@ -132,13 +132,13 @@ def test_the_draft_leaves_less_for_a_share() -> None:
     draft = replace(model(layers=16), other_weights=0, output_weights=0)
     free = replace(LARGE, devices=(lent(0, 60), replace(lent(1, 24), draft=False)))
     limits = UserLimits(n_ctx=4096, split=(1.0, 1.0), gpu_layers=-1, draft_gpu_layers=-1)
-    assert layers(plan(model(), draft, free, limits))[1:] == [17, 16]
+    assert layers(plan(model(), [draft], free, limits))[1:] == [17, 16]
     free = replace(free, devices=(lent(0, 24), replace(lent(1, 60), draft=False)))
     with pytest.raises(OutOfMemory, match=r"target's layers asked for need .* on RPC0"):
-        plan(model(), draft, free, limits)
-    open_ = plan(model(), draft, free, replace(limits, gpu_layers=None))
+        plan(model(), [draft], free, limits)
+    open_ = plan(model(), [draft], free, replace(limits, gpu_layers=None))
     assert 7 <= layers(open_)[1] <= 10
-    assert layers(plan(model(), None, free, replace(limits, gpu_layers=None)))[1] == 17
+    assert layers(plan(model(), [], free, replace(limits, gpu_layers=None)))[1] == 17
 
 
 def test_where_all_places_are_too_small_together_the_rest_is_read_from_disk() -> None:
@@ -170,7 +170,7 @@ def _together(small: ModelFacts, devices: tuple[Device, ...]) -> int:
     """How many layers would fit into the memory of all devices if it were one device's."""
     room = DEVICE_RESERVE + sum(max(0, each.free - DEVICE_RESERVE) for each in devices)
     return plan(
-        small, None, FreeMemory(20 * GB, (Device(room),)), UserLimits(n_ctx=1024)
+        small, [], FreeMemory(20 * GB, (Device(room),)), UserLimits(n_ctx=1024)
     ).target.gpu_layers
 
 
@@ -218,7 +218,7 @@ def test_no_share_that_has_room_is_larger() -> None:
                        for i, each in enumerate(devices)):  # fmt: skip
                 fitting.append(counts)
         free = FreeMemory(20 * GB, devices)
-        chosen = plan(small, None, free, UserLimits(n_ctx=1024, split=tuple(parts))).target
+        chosen = plan(small, [], free, UserLimits(n_ctx=1024, split=tuple(parts))).target
         assert tuple(n for _, n in chosen.split) == fitting[-1]
         found.append(sum(fitting[-1]))
     assert {*found} == {*range(8)}
@@ -233,7 +233,7 @@ def test_no_division_that_has_room_lends_more() -> None:
         together = _together(small, devices)
         ways = _all_ways(small, free, together)
         most = max(map(sum, ways))
-        found = plan(small, None, free, UserLimits(n_ctx=1024)).target
+        found = plan(small, [], free, UserLimits(n_ctx=1024)).target
         counts = tuple(n for _, n in found.split)
         if len(devices) == 1:
             assert (counts, found.gpu_layers % 8) == ((), most)

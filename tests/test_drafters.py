@@ -548,13 +548,13 @@ def test_more_drafters_than_memory_are_refused(
 
     def planned(number: int) -> int:
         named = ",".join(map(str, drafts[:number]))
-        request = LoadRequest(pair=str(toy_target), draft=named, ctx_size=256)
-        return len(load_plan(check(request)).drafts)
+        request = LoadRequest(pair=str(toy_target), draft=named, ctx_size=512)
+        return len(load_plan(check(request)).memory.drafts)
 
     assert planned(1) == 1
-    with pytest.raises(OutOfMemory, match=r"the draft d\d.gguf: ") as refused:
+    with pytest.raises(OutOfMemory, match="the models need about") as refused:
         planned(8)
-    assert refused.value.remedy == "Name fewer drafts."
+    assert refused.value.remedy == "With --draft none and --ctx-size 512 the target would."
 
 
 def test_drafts_of_the_bench_are_joined_by_a_plus(tmp_path: Path) -> None:
@@ -618,7 +618,7 @@ def test_several_models_are_planned_loaded_and_freed(toy_draft: Path, tmp_path: 
     asked = replace(SMALL, draft=f"auto,{second}")
     plan = load_plan(check(asked))
     assert [each.files.paths[0].name for each in plan.checked.drafts][1:] == ["second.gguf"]
-    assert {each.n_ctx for each in plan.drafts} == {256}
+    assert {each.n_ctx for each in plan.memory.drafts} == {256}
     names, _ = loaded(asked)
     assert len(names) == 3
     assert names[-1] == LOOKUP

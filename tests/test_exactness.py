@@ -166,7 +166,7 @@ def test_show_says_what_is_known(toy_target: Path) -> None:
 def planned(setup: ModelSetup) -> MemoryPlan:
     """A plan with this setup of the target."""
     nothing, free = MemoryNeed(0, 0, 0, 0, 0, 0), FreeMemory(0)
-    return MemoryPlan(setup, None, nothing, None, free, free)
+    return MemoryPlan(setup, (), nothing, (), free, free)
 
 
 def from_disk(plan: LoadPlan) -> LoadPlan:

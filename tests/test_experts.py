@@ -68,7 +68,7 @@ def mixture(layers: int = 24, expert_gb: float = 0.5, other_gb: float = 0.05) ->
 
 def planned(card_gb: float, limits: UserLimits | None = None, ram_gb: float = 64) -> MemoryPlan:
     free = FreeMemory(round(ram_gb * GB), (Device(round(card_gb * GB)),))
-    return plan(mixture(), None, free, limits or UserLimits(n_ctx=4096))
+    return plan(mixture(), [], free, limits or UserLimits(n_ctx=4096))
 
 
 @pytest.mark.parametrize("card_gb", [4, 6, 8, 10, 12, 16, 24])
@@ -120,7 +120,7 @@ def test_what_is_asked_for_is_kept(asked: int, moved: int) -> None:
 
 
 def test_without_a_device_nothing_is_moved() -> None:
-    found = plan(mixture(), None, FreeMemory(64 * GB), UserLimits(n_ctx=4096, cpu_moe=-1))
+    found = plan(mixture(), [], FreeMemory(64 * GB), UserLimits(n_ctx=4096, cpu_moe=-1))
     assert (found.target.cpu_moe, found.target.gpu_layers) == (0, 0)
 
 
@@ -133,7 +133,7 @@ def test_all_layers_asked_for_fit_by_their_experts() -> None:
 def test_a_model_without_experts_is_placed_as_before() -> None:
     dense = replace(mixture(), experts=(0,) * 24, largest_matrix=0)
     free = FreeMemory(64 * GB, (Device(8 * GB),))
-    found = plan(dense, None, free, UserLimits(n_ctx=4096, cpu_moe=-1))
+    found = plan(dense, [], free, UserLimits(n_ctx=4096, cpu_moe=-1))
     assert found.target.cpu_moe == 0
     assert 0 < found.target.gpu_layers < 24
 
@@ -190,7 +190,7 @@ def test_a_published_mixture_fits_consumer_machines(
     """The plan fits into the card, and keeps no more experts in main memory than it must."""
     room = card_gb * GB - DEVICE_RESERVE
     free = FreeMemory(ram_gb * GB, (Device(card_gb * GB),), total=ram_gb * GB)
-    found = plan(gpt_oss, None, free, UserLimits())
+    found = plan(gpt_oss, [], free, UserLimits())
     setup = found.target
     assert found.fits
     assert found.target_need.device <= room

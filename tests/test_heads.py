@@ -747,7 +747,7 @@ def test_an_mtp_file_next_to_a_target_is_found_and_planned(tmp_path: Path) -> No
     try:
         memory = session.memory()
         taken = memory.target_weights + memory.draft_weights + memory.buffers
-        assert abs(plan.total - taken - memory.target_cache - memory.draft_cache) < 8e6
+        assert abs(plan.memory.total - taken - memory.target_cache - memory.draft_cache) < 8e6
     finally:
         session.close()
     with pytest.raises(UnsupportedModel, match="is a mtp head"):
@@ -899,8 +899,8 @@ def test_an_installed_head_counts_as_a_head_in_lists(
     installed.save(InstalledPair("mine", target, head))
     listed = next(row.fit for row in catalogue.rows() if row.name == "mine")
     whole, own = (gguf.read_header(path) for path in files)
-    assert listed.needed == outlook_for(facts(whole), draft_facts(own)).fit.needed
-    assert listed.needed != outlook_for(facts(whole), facts(own)).fit.needed
+    assert listed.needed == outlook_for(facts(whole), [draft_facts(own)]).fit.needed
+    assert listed.needed != outlook_for(facts(whole), [facts(own)]).fit.needed
 
 
 def test_a_pair_may_have_a_draft_model_and_a_head(hub_world: World) -> None:
@@ -913,7 +913,7 @@ def test_a_pair_may_have_a_draft_model_and_a_head(hub_world: World) -> None:
     planned = load_plan(check(LoadRequest(pair="mine", ctx_size=256)))
     assert [each.kind for each in planned.checked.drafts] == [DRAFT, EAGLE3]
     spelt = LoadRequest(pair=str(target), draft=both, ctx_size=256)
-    assert planned.total == load_plan(check(spelt)).total
+    assert planned.memory.total == load_plan(check(spelt)).memory.total
     shown = hub_world.run("show", "mine").out
     assert f"draft       {draft}" in shown
     assert f"head        {head}" in shown
@@ -1296,7 +1296,7 @@ def test_before_loading_as_much_memory_is_counted_as_loading_plans(
         looked = examine(path, draft, RetryPolicy(), n_ctx=256, scan=False)
         needed[draft] = looked.outlook.fit.needed
         planned = load_plan(check(LoadRequest(pair=path, draft=draft, ctx_size=256, scan=False)))
-        assert needed[draft] - PROGRAM == planned.total
+        assert needed[draft] - PROGRAM == planned.memory.total
     assert needed[None] > needed["none"]
 
 

@@ -340,17 +340,17 @@ def test_a_smaller_cache_is_chosen_only_where_llama_cpp_takes_it() -> None:
     )
     assert (narrow.head_widths, wide.head_widths) == ((80, 80), (64, 64))
     for model, kinds in ((narrow, {"f16"}), (wide, {"f16", "q8_0"})):
-        most = plan(model, None, FreeMemory(ram=10**11), UserLimits()).host + PROGRAM
+        most = plan(model, [], FreeMemory(ram=10**11), UserLimits()).host + PROGRAM
         tried = range(most, most // 8, -most // 40)
         limit = [FreeMemory(ram=ram, address_space=ram) for ram in tried]
         assert {found.target.cache_k for free in limit if (found := fitted(model, free))} == kinds
 
 
 def fitted(
-    model: ModelFacts, free: FreeMemory, draft: ModelFacts | None = None
+    model: ModelFacts, free: FreeMemory, drafts: Sequence[ModelFacts] = ()
 ) -> MemoryPlan | None:
     try:
-        return plan(model, draft, free, UserLimits())
+        return plan(model, drafts, free, UserLimits())
     except OutOfMemory:
         return None
 
@@ -360,13 +360,11 @@ def test_a_cache_type_that_llama_cpp_would_refuse_is_refused_before_the_load() -
     wide = facts(header("phi2", {**NARROW, "embedding_length": 2048}))
     free = FreeMemory(10**11, (Device(10**9),))
     with pytest.raises(UsageError, match="target's heads are 80 wide: q8_0 holds blocks of 32"):
-        plan(narrow, None, free, UserLimits(cache_k="q8_0", cache_v="f16"))
+        plan(narrow, [], free, UserLimits(cache_k="q8_0", cache_v="f16"))
     with pytest.raises(UsageError, match="the draft's heads") as refused:
-        plan(wide, narrow, free, UserLimits(cache_k="f16", cache_v="q4_0"))
+        plan(wide, [narrow], free, UserLimits(cache_k="f16", cache_v="q4_0"))
     assert "--cache-type-v" in refused.value.remedy
-    assert (
-        plan(narrow, None, free, UserLimits(cache_k="bf16", cache_v="f32")).target.cache_v == "f32"
-    )
+    assert plan(narrow, [], free, UserLimits(cache_k="bf16", cache_v="f32")).target.cache_v == "f32"
 
 
 def test_a_model_without_flash_attention_is_planned_without_it() -> None:
@@ -375,16 +373,16 @@ def test_a_model_without_flash_attention_is_planned_without_it() -> None:
     grok, usual = facts(header("grok", wide)), facts(header("llama", wide))
     on, off = (ModelSetup(n_ctx=CELLS, flash=flash) for flash in (True, False))
     assert need(grok, on) == need(grok, off) == need(usual, off) != need(usual, on)
-    for target, draft in ((grok, None), (usual, grok)):
-        most = plan(target, draft, FreeMemory(10**11), UserLimits()).host + PROGRAM
+    for target, drafts in ((grok, []), (usual, [grok])):
+        most = plan(target, drafts, FreeMemory(10**11), UserLimits()).host + PROGRAM
         limit = [FreeMemory(ram, address_space=ram) for ram in range(most, most // 8, -most // 40)]
-        found = [it for free in limit if (it := fitted(target, free, draft))]
+        found = [it for free in limit if (it := fitted(target, free, drafts))]
         assert len(found) > 10
         assert {it.target.cache_k for it in found} == {"f16"}
         with pytest.raises(UsageError, match=r"not have for the (target|draft)'s architecture"):
-            plan(target, draft, limit[0], UserLimits(cache_k="f16", cache_v="q8_0"))
+            plan(target, drafts, limit[0], UserLimits(cache_k="f16", cache_v="q8_0"))
     limits = UserLimits(cache_k="q8_0", cache_v="f16")
-    assert plan(grok, None, FreeMemory(10**11), limits).target.cache_k == "q8_0"
+    assert plan(grok, [], FreeMemory(10**11), limits).target.cache_k == "q8_0"
 
 
 @pytest.mark.parametrize("name", [name for name in KNOWN if name.startswith("one row for keys")])
@@ -392,7 +390,7 @@ def test_keys_and_values_of_one_row_have_one_type(name: str) -> None:
     architecture, keys, _ = KNOWN[name]
     model, free = facts(header(architecture, keys)), FreeMemory(10**11)
     with pytest.raises(UsageError, match="cached in the same type"):
-        plan(model, None, free, UserLimits(cache_k="q8_0", cache_v="f16"))
+        plan(model, [], free, UserLimits(cache_k="q8_0", cache_v="f16"))
     assert (
-        plan(model, None, free, UserLimits(cache_k="q8_0", cache_v="q8_0")).target.cache_k == "q8_0"
+        plan(model, [], free, UserLimits(cache_k="q8_0", cache_v="q8_0")).target.cache_k == "q8_0"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -151,9 +152,9 @@ SMALL = replace(
 
 
 def chosen(
-    free: FreeMemory, limits: UserLimits | None = None, draft: ModelFacts | None = SMALL
+    free: FreeMemory, limits: UserLimits | None = None, drafts: Sequence[ModelFacts] = (SMALL,)
 ) -> MemoryPlan:
-    return plan(model(), draft, free, limits or UserLimits())
+    return plan(model(), drafts, free, limits or UserLimits())
 
 
 def test_with_room_nothing_is_given_up() -> None:
@@ -192,10 +193,10 @@ def test_the_context_grows_within_a_modest_share_of_main_memory(total: int, n_ct
 def test_it_grows_no_further_than_the_model_was_trained_for() -> None:
     free = FreeMemory(ram=64 * GB, total=64 * GB)
     for trained, n_ctx in ((0, DEFAULT_CTX), (2048, 2048), (12_000, 12_000), (1 << 20, 32_768)):
-        found = plan(replace(model(), trained=trained), SMALL, free, UserLimits())
+        found = plan(replace(model(), trained=trained), [SMALL], free, UserLimits())
         assert found.target.n_ctx == n_ctx
     for trained, n_ctx in ((2048, DEFAULT_CTX), (16_384, 16_384)):  # a draft's
-        found = plan(model(), replace(SMALL, trained=trained), free, UserLimits())
+        found = plan(model(), [replace(SMALL, trained=trained)], free, UserLimits())
         assert found.target.n_ctx == n_ctx
     assert chosen(free, UserLimits(n_ctx=4096)).target.n_ctx == 4096
 
@@ -241,13 +242,13 @@ def test_weights_larger_than_the_memory_are_streamed_with_a_warning() -> None:
 
 
 def test_the_speed_of_reading_from_disk_is_measured_where_it_can_be() -> None:
-    measured = plan(model(), SMALL, FreeMemory(ram=3 * GB), UserLimits(), lambda: 5e8)
-    assumed = plan(model(), SMALL, FreeMemory(ram=3 * GB), UserLimits(), lambda: None)
+    measured = plan(model(), [SMALL], FreeMemory(ram=3 * GB), UserLimits(), lambda: 5e8)
+    assumed = plan(model(), [SMALL], FreeMemory(ram=3 * GB), UserLimits(), lambda: None)
     assert "some 9.5 s for every pass at 500 MB/s (as measured now)" in measured.advice[0]
     assert "0.11 tokens/s without drafting" in measured.advice[0]
     assert "some 2.4 s for every pass at 2 GB/s (assumed: an SSD" in assumed.advice[0]
     mixed = replace(model(), experts=(1,) * model().layers)
-    told = plan(mixed, SMALL, FreeMemory(ram=3 * GB), UserLimits(), lambda: 5e8).advice[0]
+    told = plan(mixed, [SMALL], FreeMemory(ram=3 * GB), UserLimits(), lambda: 5e8).advice[0]
     assert "at most 9.5 s for every pass" in told
     assert told.endswith("at least 0.11 tokens/s without drafting")
 
@@ -257,7 +258,7 @@ def test_the_disk_is_left_alone_where_everything_fits() -> None:
         raise AssertionError
 
     assert not plan(
-        model(), SMALL, FreeMemory(ram=20 * GB), UserLimits(), must_not_be_asked
+        model(), [SMALL], FreeMemory(ram=20 * GB), UserLimits(), must_not_be_asked
     ).from_disk
 
 
@@ -276,7 +277,7 @@ def test_a_refusal_names_a_context_that_fits() -> None:
 
 
 def test_a_refusal_names_the_draft_where_that_is_what_does_not_fit() -> None:
-    alone = chosen(FreeMemory(ram=100 * GB), draft=None)
+    alone = chosen(FreeMemory(ram=100 * GB), drafts=())
     free = FreeMemory(ram=alone.host + PROGRAM, address_space=alone.host + PROGRAM)
     with pytest.raises(OutOfMemory) as refused:
         chosen(free, UserLimits(n_ctx=DEFAULT_CTX, cache_k="f16", cache_v="f16"))
@@ -331,7 +332,7 @@ def test_layers_that_were_asked_for_are_refused_on_a_card_that_is_nearly_full(na
 
 
 def test_a_draft_with_a_device_of_its_own_takes_nothing_of_the_targets() -> None:
-    alone = chosen(FreeMemory(16 * GB, (Device(4 * GB),)), draft=None)
+    alone = chosen(FreeMemory(16 * GB, (Device(4 * GB),)), drafts=())
     found = chosen(FreeMemory(16 * GB, (Device(4 * GB, draft=False), Device(2 * GB, target=False))))
     assert found.draft is not None
     assert found.draft.gpu_layers == -1
@@ -366,8 +367,8 @@ def test_a_device_of_both_is_shared_out_and_the_targets_other_one_is_not() -> No
 
 
 def test_every_device_keeps_what_its_driver_takes() -> None:
-    one = chosen(FreeMemory(16 * GB, (Device(4 * GB),)), draft=None)
-    two = chosen(FreeMemory(16 * GB, (Device(2 * GB), Device(2 * GB))), draft=None)
+    one = chosen(FreeMemory(16 * GB, (Device(4 * GB),)), drafts=())
+    two = chosen(FreeMemory(16 * GB, (Device(2 * GB), Device(2 * GB))), drafts=())
     assert 0 < two.target.gpu_layers < one.target.gpu_layers
 
 
@@ -429,7 +430,7 @@ def test_a_draft_that_comes_later_lies_where_one_that_comes_with_its_target_does
             pair=str(toy_target), draft=str(toy_draft), ctx_size=512, draft_device=where, scan=False
         )
         checked = check(request)
-        assert planning.drafts_plan(checked, 512) == planning.load_plan(checked).drafts
+        assert planning.drafts_plan(checked, 512) == planning.load_plan(checked).memory.drafts
         assert [each.gpu_layers for each in planning.drafts_plan(checked, 512)] == [layers]
 
 
@@ -465,7 +466,7 @@ def test_what_cannot_stay_on_disk_fits_next_to_an_accelerator_that_shares_the_me
 ) -> None:
     free = FreeMemory(8 * GB, (Device(8 * GB, shared=True),))
     large = model(layer_bytes=480_000_000)
-    found = plan(large, SMALL, free, UserLimits(n_ctx=n_ctx))
+    found = plan(large, [SMALL], free, UserLimits(n_ctx=n_ctx))
     caches = sum(each.host_cache + each.host_buffers for each in found.needs)
     assert caches + found.shared + PROGRAM <= free.ram
     assert found.from_disk > 8 * GB
@@ -475,7 +476,7 @@ def test_what_cannot_stay_on_disk_fits_next_to_an_accelerator_that_shares_the_me
 def test_layers_that_were_asked_for_do_not_leave_an_accelerator_that_shares_the_memory() -> None:
     free, large = FreeMemory(8 * GB, (Device(8 * GB, shared=True),)), model(layer_bytes=480_000_000)
     with pytest.raises(OutOfMemory, match="the models need about 17"):
-        plan(large, None, free, UserLimits(n_ctx=8192, cache_v="f16", cache_k="f16", gpu_layers=14))
+        plan(large, [], free, UserLimits(n_ctx=8192, cache_v="f16", cache_k="f16", gpu_layers=14))
 
 
 def test_drafts_leave_the_next_ones_the_memory_that_no_device_shares_with_them(
@@ -489,19 +490,48 @@ def test_drafts_leave_the_next_ones_the_memory_that_no_device_shares_with_them(
     assert left.ram == free.ram - sum(each.total for each in placed)
 
 
+def test_further_drafters_are_counted_at_the_context_that_is_chosen(
+    toy_target: Path, toy_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = tmp_path / "again.gguf"
+    again.symlink_to(toy_target)
+    named = LoadRequest(pair=str(toy_target), draft=f"{toy_draft},{again}", scan=False)
+    checked = check(named)
+    drafts = tuple(replace(each, facts=SMALL) for each in checked.drafts)
+    setup, models = ModelSetup(n_ctx=DEFAULT_CTX), (model(), SMALL, SMALL)
+    together = sum(need(each, setup).total for each in models) + PROGRAM
+    free = FreeMemory(ram=together, total=together)
+    monkeypatch.setattr(planning, "free_memory", lambda *_: free)
+    monkeypatch.setattr(planning, "devices", list)
+    loaded = planning.load_plan(replace(checked, sizes=model(), drafts=drafts)).memory
+    shown = outlook_for(model(), [SMALL, SMALL], free)
+    assert shown.plan == loaded
+    assert {each.n_ctx for each in (loaded.target, *loaded.drafts)} == {DEFAULT_CTX}
+    assert (loaded.from_disk, loaded.total + PROGRAM) == (0, together)
+    assert (shown.fit.verdict, shown.fit.needed) == ("fits", together)
+
+
+def test_a_second_draft_has_no_room_on_a_card_that_the_first_has_filled() -> None:
+    card = need(SMALL, ModelSetup(n_ctx=DEFAULT_CTX, gpu_layers=-1)).device + DEVICE_RESERVE
+    free = FreeMemory(64 * GB, (Device(card, target=False),))
+    found = chosen(free, drafts=[SMALL, SMALL])
+    assert [each.gpu_layers for each in found.drafts] == [-1, 0]
+    assert "the draft on the CPU" in found.gave_up
+
+
 def test_snapshots_are_given_up_before_context() -> None:
     recurrent = replace(model(), architecture="qwen35", state=(2_000_000, 24))
     limits = UserLimits(snapshots=8)
-    full = plan(recurrent, SMALL, FreeMemory(ram=100 * GB), limits)
+    full = plan(recurrent, [SMALL], FreeMemory(ram=100 * GB), limits)
     assert (full.target.snapshots, full.gave_up) == (8, ())
-    less = plan(recurrent, SMALL, FreeMemory(ram=full.host), limits)
+    less = plan(recurrent, [SMALL], FreeMemory(ram=full.host), limits)
     assert (less.target.n_ctx, less.target.snapshots) == (DEFAULT_CTX, 0)
     assert "snapshots" in less.gave_up[0]
     assert full.host - less.host == 8 * 24 * 2_000_000 * 4
 
 
 def test_a_draft_as_large_as_the_target_is_said_to_cost_too_much() -> None:
-    found = chosen(FreeMemory(ram=64 * GB), draft=model())
+    found = chosen(FreeMemory(ram=64 * GB), drafts=[model()])
     assert any("too big to save time" in line for line in found.advice)
 
 
@@ -525,13 +555,13 @@ def test_the_verdict_is_the_plans(
     monkeypatch: pytest.MonkeyPatch, free: FreeMemory, verdict: str
 ) -> None:
     monkeypatch.setattr("localspec.machine.total", lambda: 30 * GB)
-    found = outlook_for(model(), SMALL, free)
+    found = outlook_for(model(), [SMALL], free)
     assert found.fit.verdict == verdict
     assert found.plan is not None
     assert bool(found.plan.from_disk) == (verdict != "fits")
     assert (found.fit.needed <= found.fit.available) == (verdict == "fits")
     monkeypatch.setattr("localspec.machine.total", lambda: free.ram)
-    again = outlook_for(model(), SMALL, free).fit.verdict
+    again = outlook_for(model(), [SMALL], free).fit.verdict
     assert again == ("fits" if verdict == "fits" else "too large")
 
 
@@ -539,9 +569,9 @@ def test_lists_reports_and_loading_count_the_same_memory(starter_file: Path) -> 
     row = next(row for row in catalogue.rows() if row.name == STARTER)
     free = partial(planning.free_memory, LoadRequest())
     report = examine(STARTER, None, RetryPolicy(), free=free, scan=False)
-    planned = planning.load_plan(check(LoadRequest(pair=STARTER)))
+    planned = planning.load_plan(check(LoadRequest(pair=STARTER))).memory
     assert row.fit.needed == report.outlook.fit.needed == planned.total + PROGRAM
-    assert report.outlook.n_ctx == planned.memory.target.n_ctx == DEFAULT_CTX
+    assert report.outlook.n_ctx == planned.target.n_ctx == DEFAULT_CTX
     shown = CliRunner().invoke(cli, ["list", "--no-scan"]).stdout
     assert f"{formats.size(row.fit.needed)}: fits" in shown
     memory, first = (
@@ -559,7 +589,7 @@ def test_a_target_and_its_draft_are_counted_together() -> None:
     data = ggufs.model(n_bytes=64_000)
     header = gguf.parse_header(lambda at, size: data[at : at + size], None, "it")
     one = need(facts(header), ModelSetup(n_ctx=100)).total
-    both = outlook_for(facts(header), facts(header), n_ctx=100).fit
+    both = outlook_for(facts(header), [facts(header)], n_ctx=100).fit
     assert both.needed == 2 * one + PROGRAM
 
 

@@ -56,7 +56,7 @@ def test_a_plan_takes_what_is_there_and_leaves_nothing_that_fits(
     model = sizes[name]
     for card, ram in MACHINES:
         free = FreeMemory(ram * GB, (Device(card * GB),), total=ram * GB)
-        found = plan(model, None, free, UserLimits(n_ctx=8192))
+        found = plan(model, [], free, UserLimits(n_ctx=8192))
         assert found.target_need.device <= card * GB - DEVICE_RESERVE
         if not found.from_disk:
             assert found.host + PROGRAM <= ram * GB
@@ -117,7 +117,7 @@ def test_with_the_draft_before_experts_a_round_reads_less_from_main_memory(
         for card in CARDS:
             free = FreeMemory(128 * GB, (Device(card * GB),))
             first, last = (
-                plan(target, draft, free, UserLimits(n_ctx=8192, draft_gpu_layers=layers))
+                plan(target, [draft], free, UserLimits(n_ctx=8192, draft_gpu_layers=layers))
                 for layers in (None, 0)
             )
             assert first.draft is not None

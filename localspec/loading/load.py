@@ -193,7 +193,7 @@ def load_session(
         check_bias(settings, target.model.n_vocab)
         pair = _pair(loader, plan, target, (*notices, *more))
         pair = replace(pair, devices_before=before)
-        models = DraftModels(pair, loader, plan.drafts, settings, dear)
+        models = DraftModels(pair, loader, plan.memory.drafts, settings, dear)
         waits = may_wait and models.may_wait
         if not waits:
             models.join(cancel, undo)

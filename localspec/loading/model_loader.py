@@ -138,7 +138,7 @@ class ModelLoader:
             from_disk=not self.repack,
             exact=self.exact,
             exact_by_plan=plan.exact_by_plan,
-            memory_plan_bytes=plan.total + more,
+            memory_plan_bytes=plan.memory.total + more,
         )
 
     def _adapters(self) -> tuple[LoadedAdapter, ...]:

@@ -31,7 +31,7 @@ from localspec.pairs.memory.placement import (
     SNAPSHOTS,
     MemoryPlan,
     UserLimits,
-    largest_context,
+    places,
     plan,
 )
 from localspec.pairs.names import catalogue, resolver
@@ -118,9 +118,7 @@ class LoadPlan:
 
     Attributes:
         checked: the request, without workers that do not answer.
-        memory: the setups of the target and of the first draft.
-        drafts: the setups of all drafters, in the order of `checked`.
-        total: bytes of all models.
+        memory: the setups of the target, and of all drafters in the order of `checked`.
         notices: what the user should know.
         unflashed: extra bytes without flash attention; None if there is no choice: a device
             computes, values are quantised, or memory is short.
@@ -129,8 +127,6 @@ class LoadPlan:
 
     checked: CheckedRequest
     memory: MemoryPlan
-    drafts: tuple[ModelSetup, ...]
-    total: int
     advice: SamplingAdvice
     notices: tuple[str, ...]
     unflashed: int | None
@@ -188,22 +184,14 @@ def _load_plan(checked: CheckedRequest) -> LoadPlan:
     if not (drafts or checked.lookup):
         limits = replace(limits, snapshots=0)
     free = free_memory(options, _threads(options))
-    most = limits.n_ctx or largest_context(target, free)
-    more, free = _placed_alone(drafts[1:], free, limits, most)
-    if drafts:
-        free, limits = _places(drafts[0], free, limits)
     memory = plan(
         target,
-        drafts[0].facts if drafts else None,
+        [each.facts for each in drafts],
         free,
         limits,
         lambda: read_speed(checked.target.paths[0]),
     )
     n_ctx = memory.target.n_ctx
-    setups = [
-        *([memory.draft] if memory.draft else []),
-        *(replace(it.target, n_ctx=n_ctx) for it in more),
-    ]
     advice = advice_for(checked.name, checked.target.paths[0].name, checked.target.header)
     notices = (
         *(line for model in checked.models for line in _beyond_training(n_ctx, model)),
@@ -213,11 +201,8 @@ def _load_plan(checked: CheckedRequest) -> LoadPlan:
         *(_unlocked(memory) if options.mlock else []),
         *advice.notices,
     )
-    unflashed = _unflashed(
-        [target, *(each.facts for each in drafts)], [memory.target, *setups], memory
-    )
-    total = memory.total + sum(each.total for each in more)
-    return LoadPlan(checked, memory, tuple(setups), total, advice, notices, unflashed)
+    unflashed = _unflashed([target, *(each.facts for each in drafts)], memory)
+    return LoadPlan(checked, memory, advice, notices, unflashed)
 
 
 def advice_for(name: str, file: str, header: GgufHeader) -> SamplingAdvice:
@@ -232,15 +217,13 @@ def advice_for(name: str, file: str, header: GgufHeader) -> SamplingAdvice:
     return advise(header.name or Path(file).stem, header.metadata, known)
 
 
-def _unflashed(
-    models: Sequence[ModelFacts], setups: Sequence[ModelSetup], memory: MemoryPlan
-) -> int | None:
+def _unflashed(models: Sequence[ModelFacts], memory: MemoryPlan) -> int | None:
     """Extra bytes without flash attention; None as in `LoadPlan`."""
     if (devices() and memory.target.gpu_layers) or memory.target.cache_v not in UNQUANTISED:
         return None
     more = sum(
         need(model, replace(setup, flash=False)).total - need(model, setup).total
-        for model, setup in zip(models, setups, strict=True)
+        for model, setup in zip(models, (memory.target, *memory.drafts), strict=True)
     )
     return more if PROGRAM + memory.host + more < memory.free.ram else None
 
@@ -261,7 +244,7 @@ def drafts_plan(checked: CheckedRequest, n_ctx: int) -> tuple[ModelSetup, ...]:
 def _placed_alone(
     drafts: Sequence[CheckedDraft], free: FreeMemory, limits: UserLimits, n_ctx: int
 ) -> tuple[list[MemoryPlan], FreeMemory]:
-    """Place draft models beyond the first; return their plans and the memory left.
+    """Place drafters next to a target that is there; return their plans and the memory left.
 
     Raises:
         OutOfMemory: one does not fit.
@@ -269,11 +252,11 @@ def _placed_alone(
     limits = replace(limits, n_ctx=n_ctx, snapshots=0, split=(), cpu_moe=0)  # these: the target's
     found = []
     for draft in drafts:
-        there, own = _places(draft, free, limits)
+        there, own = places(draft.facts, free, limits)
         theirs = tuple(replace(each, target=each.draft) for each in there.devices)
         alone = replace(own, gpu_layers=own.draft_gpu_layers)
         try:
-            placed = plan(draft.facts, None, replace(free, devices=theirs), alone)
+            placed = plan(draft.facts, (), replace(free, devices=theirs), alone)
         except OutOfMemory as error:
             name = draft.files.paths[0].name
             raise OutOfMemory(f"the draft {name}: {error.message}", "Name fewer drafts.") from None
@@ -281,16 +264,6 @@ def _placed_alone(
         free = replace(free.less(placed.device, draft=not draft.in_target), ram=ram)
         found.append(placed)
     return found, free
-
-
-def _places(
-    draft: CheckedDraft, free: FreeMemory, limits: UserLimits
-) -> tuple[FreeMemory, UserLimits]:
-    """Memory and limits for a drafter: a head inside the target computes where its layers are."""
-    if not draft.in_target:
-        return free, limits
-    there = tuple(replace(each, draft=each.target) for each in free.devices)
-    return replace(free, devices=there), replace(limits, draft_gpu_layers=limits.gpu_layers)
 
 
 def checked_request(

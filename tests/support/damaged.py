@@ -510,7 +510,7 @@ def _examine(path: Path, role: str, target: Path | None) -> None:
     else:
         (vocabulary.check if role == "draft" else vocabulary.compare)(other.header, found.header)
         drafts = facts(found.header)
-    outlook_for(facts(other.header), drafts, n_ctx=64)
+    outlook_for(facts(other.header), [drafts], n_ctx=64)
 
 
 def _use(path: Path) -> None:

@@ -100,6 +100,11 @@ class ModelFacts:
         return sum(self.layer_weights) + self.output_weights
 
     @property
+    def inside(self) -> bool:
+        """Whether it is a head inside the target, whose weights count as the target's."""
+        return not self.weights
+
+    @property
     def layers(self) -> int:
         """Number of layers, without the output layer."""
         return len(self.layer_weights)

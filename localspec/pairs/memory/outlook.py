@@ -18,7 +18,6 @@ from localspec.pairs.memory.placement import (
     DiskSpeed,
     MemoryPlan,
     UserLimits,
-    largest_context,
     plan,
 )
 
@@ -88,24 +87,22 @@ class MemoryOutlook:
 
 def outlook_for(
     target: ModelFacts,
-    draft: ModelFacts | None,
+    drafts: Sequence[ModelFacts],
     free: FreeMemory | None = None,
     n_ctx: int | None = None,
     disk: DiskSpeed = lambda: None,
     *,
-    besides: Sequence[ModelFacts] = (),
     snapshots: int = SNAPSHOTS,
 ) -> MemoryOutlook:
     """Plan the memory of a pair, and judge whether it fits: what lists and reports show.
 
     Args:
         target: the target's sizes.
-        draft: the draft's, None without one.
+        drafts: those of all that drafts.
         free: the memory that it may take; None for this machine's main memory alone, since a list
             loads no driver to ask about accelerators (`MemoryFit.with_room` adds them).
         n_ctx: tokens of context, 0 for all that the target was trained for, None to choose.
         disk: measures the disk's speed; called if the weights do not fit.
-        besides: sizes of further drafters, which take main memory first.
         snapshots: of a recurrent target's state, 0 if nothing drafts.
     """
     free = free or FreeMemory(
@@ -113,34 +110,27 @@ def outlook_for(
     )
     n_ctx = target.trained or DEFAULT_CTX if n_ctx == 0 else n_ctx
     limits, refusal = UserLimits(n_ctx=n_ctx, snapshots=snapshots), ""
-    before = sum(
-        need(each, ModelSetup(n_ctx=n_ctx or largest_context(target, free))).total
-        for each in besides
-    )
     try:
-        found = plan(target, draft, replace(free, ram=free.ram - before), limits, disk)
+        found = plan(target, drafts, free, limits, disk)
     except OutOfMemory as error:
         found, refusal = None, f"{error.message}. {error.remedy}"
     n_ctx = found.target.n_ctx if found else n_ctx or min(target.trained or USUAL_CTX, USUAL_CTX)
     emptied = replace(free, ram=max(free.ram, machine.total()), address_space=None)
     verdict = "fits" if found and not found.from_disk else "tight"
-    alone = replace(emptied, ram=emptied.ram - before)
-    if verdict == "tight" and not _fits(target, draft, alone, limits):
+    if verdict == "tight" and not _fits(target, drafts, emptied, limits):
         verdict = "too large"
-    models = (target,) if draft is None else (target, draft)
-    needed = (
-        found.total if found else sum(need(each, ModelSetup(n_ctx=n_ctx)).total for each in models)
-    )
+    least = (need(each, ModelSetup(n_ctx=n_ctx)).total for each in (target, *drafts))
+    needed = found.total if found else sum(least)
     own = sum(each.free for each in free.devices if not each.shared)
-    fit = MemoryFit(needed + before + PROGRAM, free.ram + own, emptied.ram + own, verdict)
+    fit = MemoryFit(needed + PROGRAM, free.ram + own, emptied.ram + own, verdict)
     return MemoryOutlook(found, refusal, n_ctx, fit)
 
 
 def _fits(
-    target: ModelFacts, draft: ModelFacts | None, free: FreeMemory, limits: UserLimits
+    target: ModelFacts, drafts: Sequence[ModelFacts], free: FreeMemory, limits: UserLimits
 ) -> bool:
     try:
-        return not plan(target, draft, free, limits).from_disk
+        return not plan(target, drafts, free, limits).from_disk
     except OutOfMemory:
         return False
 

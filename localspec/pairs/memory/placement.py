@@ -7,7 +7,7 @@ from disk in every pass. If nothing helps, the pair is refused before anything i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -65,35 +65,45 @@ class UserLimits:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """How to load a target and its draft.
+    """How to load a target and its drafters.
 
     Attributes:
-        target, draft: their setups; the draft's is None without one.
+        target, drafts: their setups.
         free, left: free memory before and after.
         gave_up: what is smaller than usual, for people.
         advice: what the user could do about it.
         from_disk: bytes of weights that do not fit and are read again in every pass.
-        crowded: a model, a device without room for its share of it, and the bytes it needs and has.
+        too_large: a model whose layers do not fit, the place, the bytes needed and available there.
         doubled: bytes that twice the context would take in addition; 0 where the target was not
             trained for it.
     """
 
     target: ModelSetup
-    draft: ModelSetup | None
+    drafts: tuple[ModelSetup, ...]
     target_need: MemoryNeed
-    draft_need: MemoryNeed | None
+    draft_needs: tuple[MemoryNeed, ...]
     free: FreeMemory
     left: FreeMemory
     gave_up: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
     from_disk: int = 0
-    crowded: tuple[str, str, int, int] | None = None
+    too_large: tuple[str, str, int, int] | None = None
     doubled: int = 0
+
+    @property
+    def draft(self) -> ModelSetup | None:
+        """The first drafter's setup; None without one."""
+        return next(iter(self.drafts), None)
+
+    @property
+    def draft_need(self) -> MemoryNeed | None:
+        """The memory that the first drafter takes; None without one."""
+        return next(iter(self.draft_needs), None)
 
     @property
     def needs(self) -> tuple[MemoryNeed, ...]:
         """The memory that each model takes."""
-        return tuple(need for need in (self.target_need, self.draft_need) if need is not None)
+        return (self.target_need, *self.draft_needs)
 
     @property
     def host(self) -> int:
@@ -116,18 +126,6 @@ class MemoryPlan:
         return self.free.shared - self.left.shared
 
     @property
-    def too_large(self) -> tuple[str, str, int, int] | None:
-        """A model whose layers do not fit: its name, the place, bytes needed, bytes available."""
-        free = self.free
-        for name, taken in (("draft", self.draft_need), ("target", self.target_need)):
-            if taken is not None:
-                there = free.on_devices(draft=name == "draft")
-                if taken.device > there:
-                    return name, "the accelerator", taken.device, there
-                free = free.less(taken.device, draft=name == "draft")
-        return self.crowded
-
-    @property
     def fits(self) -> bool:
         """Whether there is room for everything."""
         limit = self.free.address_space
@@ -145,7 +143,7 @@ class MemoryPlan:
 
 def plan(
     target: ModelFacts,
-    draft: ModelFacts | None,
+    drafts: Sequence[ModelFacts],
     free: FreeMemory,
     limits: UserLimits,
     disk: DiskSpeed = lambda: None,
@@ -154,7 +152,7 @@ def plan(
 
     Args:
         target: the target's sizes.
-        draft: the draft's, None without one.
+        drafts: those of all that drafts, in the order in which they get room.
         free: the memory that they may take.
         limits: what the user has chosen.
         disk: called only if weights have to be read from disk for every pass.
@@ -163,10 +161,9 @@ def plan(
         OutOfMemory: nothing fits; the message says what would.
         UsageError: llama.cpp does not take a cache type for these models.
     """
-    for name, model in (("target", target), ("draft", draft)):
-        if model is not None:
-            _require_cache_types(name, model, limits)
-    planner = _Planner(target, draft, free, limits, disk)
+    for name, model in (("target", target), *(("draft", each) for each in drafts)):
+        _require_cache_types(name, model, limits)
+    planner = _Planner(target, tuple(drafts), free, limits, disk)
     found = planner.plan()
     return replace(found, doubled=planner.doubled(found))
 
@@ -187,7 +184,7 @@ class _Planner:
     """The inputs of a plan, and the ways to try."""
 
     target: ModelFacts
-    draft: ModelFacts | None
+    drafts: tuple[ModelFacts, ...]
     free: FreeMemory
     limits: UserLimits
     disk: DiskSpeed
@@ -220,9 +217,9 @@ class _Planner:
             return None
         best, usual = next(self.candidates()), usual_context(self.target)
         there = self.placed(best)
-        most = largest_context(self.target, self.free)
-        if self.draft is not None and self.draft.trained:
-            most = min(most, self.draft.trained)  # beyond it, a draft guesses worse
+        # Beyond what it was trained for, a draft guesses worse.
+        trained = (each.trained for each in self.drafts if each.trained)
+        most = min([largest_context(self.target, self.free), *trained])
         for n_ctx in _halvings(most):
             if n_ctx <= usual:
                 break
@@ -237,10 +234,12 @@ class _Planner:
         n_ctx = 2 * chosen.target.n_ctx
         if n_ctx > self.target.trained:
             return 0
-        taken = need(self.target, replace(chosen.target, n_ctx=n_ctx)).total
-        if self.draft is not None and chosen.draft is not None:
-            taken += need(self.draft, replace(chosen.draft, n_ctx=n_ctx)).total
-        return taken - chosen.total
+        models, setups = (self.target, *self.drafts), (chosen.target, *chosen.drafts)
+        taken = (
+            need(model, replace(setup, n_ctx=n_ctx)).total
+            for model, setup in zip(models, setups, strict=True)
+        )
+        return sum(taken) - chosen.total
 
     def from_disk(self, tried: list[MemoryPlan]) -> MemoryPlan | None:
         """The best plan whose caches have room, if its weights may stay on disk.
@@ -272,7 +271,7 @@ class _Planner:
         )
         sizes = (_halvings(best.n_ctx) if limits.n_ctx is None else []) or [best.n_ctx]
         kinds = [best]
-        models = [each for each in (self.target, self.draft) if each is not None]
+        models = (self.target, *self.drafts)
         widths = [width for each in models for width in each.head_widths]
         whole = best.flash and all(each.flashes for each in models)
         whole = whole and not any(width % block_of(SMALLER_CACHE) for width in widths)
@@ -286,16 +285,19 @@ class _Planner:
     def placed(self, setup: ModelSetup) -> MemoryPlan:
         """The plan for this setup, with as many layers on accelerators as fit.
 
-        The draft comes first: it is small, and reads all its weights for every drafted token. The
-        experts that it displaces are read once in a round at most (tests/test_moe_shapes.py).
+        Drafts come first: they are small, and read all their weights for every drafted token. The
+        experts that they displace are read once in a round at most (tests/test_moe_shapes.py).
         """
-        limits, left = self.limits, self.free
-        draft_setup = draft_need = crowded = None
-        if self.draft is not None:
-            draft_setup = _draft_on_device(self.draft, setup, left, limits.draft_gpu_layers)
-            draft_need = need(self.draft, draft_setup)
-            crowded = _crowded("draft", draft_setup, self.draft, left)
-            left = left.less(draft_need.device, draft=True, split=dict(draft_setup.split))
+        limits, left, lacks = self.limits, self.free, None
+        setups, needs = list[ModelSetup](), list[MemoryNeed]()
+        for draft in self.drafts:
+            there, own = places(draft, left, limits)
+            its = _draft_on_device(draft, setup, there, own.draft_gpu_layers)
+            taken = need(draft, its)
+            lacks = lacks or _lacks("draft", draft, its, taken, there)
+            left = left.less(taken.device, draft=not draft.inside, split=dict(its.split))
+            setups.append(its)
+            needs.append(taken)
         setup = replace(setup, snapshots=limits.snapshots)
         setup = _target_on_device(self.target, setup, left, limits)
         if limits.split:
@@ -305,10 +307,10 @@ class _Planner:
         else:
             setup = division.by_memory(setup, self.target, left, asked=limits.gpu_layers)
         taken = need(self.target, setup)
-        crowded = crowded or _crowded("target", setup, self.target, left)
+        lacks = lacks or _lacks("target", self.target, setup, taken, left)
         left = left.less(taken.device, draft=False, split=dict(setup.split))
-        needs = taken, draft_need
-        return MemoryPlan(setup, draft_setup, *needs, self.free, left, crowded=crowded)
+        given = (setup, tuple(setups), taken, tuple(needs))
+        return MemoryPlan(*given, self.free, left, too_large=lacks)
 
     def refusal(self, least: MemoryPlan) -> OutOfMemory:
         """The error that says why even the smallest setup does not fit, and what would."""
@@ -335,7 +337,7 @@ class _Planner:
     def what_would_fit(self, least: MemoryPlan, *, limited: bool) -> str:
         """A remedy that is known to fit."""
         n = self.largest() if self.limits.n_ctx is not None else 0
-        alone = replace(self, draft=None).largest() if self.draft is not None else 0
+        alone = replace(self, drafts=()).largest() if self.drafts else 0
         fitting = [f"with --ctx-size {n} they would fit"] if n else []
         if alone > n:
             fitting.append(f"with --draft none and --ctx-size {alone} the target would")
@@ -356,7 +358,7 @@ class _Planner:
 
     def given_up(self, chosen: MemoryPlan, best: MemoryPlan) -> Iterator[str]:
         """Sentences on what is smaller than usual."""
-        free, limits, target, draft = self.free, self.limits, chosen.target, chosen.draft
+        free, limits, target = self.free, self.limits, chosen.target
         if target.n_ctx < best.target.n_ctx:
             yield f"{target.n_ctx:,} instead of {best.target.n_ctx:,} tokens of context"
         if target.cache_k != best.target.cache_k:
@@ -371,7 +373,7 @@ class _Planner:
             if 0 <= target.gpu_layers < whole:
                 how = ", shared by --tensor-split" if limits.split else ""
                 yield f"{target.gpu_layers} of {whole} layers of the target on the accelerator{how}"
-        on_cpu = draft is not None and draft.gpu_layers == 0
+        on_cpu = any(draft.gpu_layers == 0 for draft in chosen.drafts)
         if on_cpu and free.on_devices(draft=True) and limits.draft_gpu_layers is None:
             yield "the draft on the CPU"
 
@@ -383,13 +385,12 @@ class _Planner:
         elif whole is not None and not self.free.modest(taken):
             part = formats.percent(taken / whole)
             yield f"the models take {part} of main memory: other programs may run short of it"
-        if self.draft is None:
-            return
-        if reduced:
-            n = replace(self, draft=None).largest()
+        if self.drafts and reduced:
+            n = replace(self, drafts=()).largest()
             if n > chosen.target.n_ctx:
                 yield f"without the draft {n:,} tokens of context would fit (--draft none)"
-        share = self.draft.weights / self.target.weights if self.target.weights else 0.0
+        most = max((draft.weights for draft in self.drafts), default=0)
+        share = most / self.target.weights if self.target.weights else 0.0
         if share > COSTLY_DRAFT:
             yield (
                 f"the draft has {formats.percent(share)} of the target's size, which is too"
@@ -425,7 +426,7 @@ def _context_and_precision(plan: MemoryPlan) -> tuple[int, bool]:
 def _placed_alike(one: MemoryPlan, other: MemoryPlan) -> bool:
     """Whether two plans put the same layers and experts in the same places."""
     places = [
-        (plan.target.gpu_layers, plan.target.cpu_moe, plan.draft and plan.draft.gpu_layers)
+        (plan.target.cpu_moe, *(each.gpu_layers for each in (plan.target, *plan.drafts)))
         for plan in (one, other)
     ]
     return places[0] == places[1]
@@ -460,11 +461,25 @@ def _require_cache_types(name: str, model: ModelFacts, limits: UserLimits) -> No
         )
 
 
-def _crowded(
-    name: str, setup: ModelSetup, model: ModelFacts, free: FreeMemory
+def _lacks(
+    name: str, model: ModelFacts, setup: ModelSetup, taken: MemoryNeed, free: FreeMemory
 ) -> tuple[str, str, int, int] | None:
+    """What `MemoryPlan.too_large` says of this model; None if its layers fit."""
+    there = free.on_devices(draft=name == "draft")
+    if taken.device > there:
+        return name, "the accelerator", taken.device, there
     found = division.crowded(setup, model, free)
     return found and (name, *found)
+
+
+def places(
+    draft: ModelFacts, free: FreeMemory, limits: UserLimits
+) -> tuple[FreeMemory, UserLimits]:
+    """Memory and limits for a drafter: a head inside the target computes where its layers are."""
+    if not draft.inside:
+        return free, limits
+    there = tuple(replace(each, draft=each.target) for each in free.devices)
+    return replace(free, devices=there), replace(limits, draft_gpu_layers=limits.gpu_layers)
 
 
 def _target_on_device(

@@ -240,8 +240,7 @@ def _installed(pair: InstalledPair, entry: CuratedPair | None) -> ListedPair:
         target, *drafts = (gguf.read_model(model.path) for model in pair.models)
         sizes, inside = [draft_facts(each.header) for each in drafts], own_head(target.header)
         of_target = facts(target.header, mtp=bool(inside))
-        more = sizes[1:] + inside
-        fit = outlook_for(of_target, sizes[0] if sizes else None, besides=more).fit
+        fit = outlook_for(of_target, sizes + inside).fit
         active, bits = active_share(target.header), target.header.bits
         drafter = drafter or (MTP if inside else "")
         if drafts:

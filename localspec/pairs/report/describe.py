@@ -18,7 +18,6 @@ from localspec.pairs.report.vocabulary import VocabularyReport
 from localspec.safe_text import one_line
 
 MOST_CANDIDATES = 12
-_ROLES = ("target", "draft")
 _SEVERAL = 2
 
 
@@ -150,17 +149,16 @@ def _plan_lines(outlook: MemoryOutlook) -> list[str]:
     where = f", {formats.size(found.device)} of it on the GPU" if found.device else ""
     if moved := found.target.cpu_moe:
         where += f", the experts of {formats.counted(moved, 'layer')} in main memory"
-    rest = outlook.fit.needed - found.total
-    others = " and further drafters" if rest > PROGRAM else ""
     more = f"; twice the context: {formats.size(found.doubled)} more" if found.doubled else ""
     first = (
         f"plan        {found.target.n_ctx:,} tokens of context, {found.target.cache_k} cache:"
-        f" {formats.size(found.total)}{where}, and {formats.size(rest)} for the program{others}"
+        f" {formats.size(found.total)}{where}, and {formats.size(PROGRAM)} for the program"
         f"{more}"
     )
     return [
         first,
-        *(f"  {role:10}{_sizes(need)}" for role, need in zip(_ROLES, found.needs, strict=False)),
+        f"  target    {_sizes(found.target_need)}",
+        *(f"  draft     {_sizes(need)}" for need in found.draft_needs),
         *(f"  given up: {line}" for line in found.gave_up),
         *(f"  note: {line}" for line in found.advice),
         *(f"  note: {line}" for line in _sharing(found)),
@@ -258,6 +256,7 @@ def _plan_data(outlook: MemoryOutlook) -> dict[str, Any]:
     found = outlook.plan
     if found is None:
         return {"fits": False, "reason": outlook.refusal}
+    drafts = [_placed_data(*each) for each in zip(found.drafts, found.draft_needs, strict=True)]
     return {
         "fits": True,
         "n_ctx": found.target.n_ctx,
@@ -268,15 +267,14 @@ def _plan_data(outlook: MemoryOutlook) -> dict[str, Any]:
         "from_disk_bytes": found.from_disk,
         "twice_ctx_bytes": found.doubled,
         "target": _placed_data(found.target, found.target_need),
-        "draft": _placed_data(found.draft, found.draft_need),
+        "draft": next(iter(drafts), None),
+        "besides": drafts[1:],
         "gave_up": list(found.gave_up),
         "advice": list(found.advice),
     }
 
 
-def _placed_data(setup: ModelSetup | None, need: MemoryNeed | None) -> dict[str, Any] | None:
-    if setup is None or need is None:
-        return None
+def _placed_data(setup: ModelSetup, need: MemoryNeed) -> dict[str, Any]:
     sizes = {f"{part}_bytes": n_bytes for part, n_bytes in need.parts.items()}
     split = {"tensor_split": dict(setup.split)} if setup.split else {}
     moe = {"n_cpu_moe": setup.cpu_moe} if setup.cpu_moe else {}

@@ -236,11 +236,10 @@ def _looked_at(
     of_model = facts(target.header, mtp=bool(own_heads))
     ahead = outlook_for(
         of_model,
-        sizes[0] if sizes else None,
+        [*sizes, *own_heads],
         free and free(),
         n_ctx,
         lambda: read_speed(target.paths[0]) if target.paths else None,
-        besides=[*sizes[1:], *own_heads],
         snapshots=0 if asked == AllowedDrafters() else SNAPSHOTS,
     )
     first = found[0] if found else None
@@ -296,7 +295,7 @@ def with_next_load(
         return replace(report, left_out=why)
     alone = outlook_for(
         facts(target.header),
-        None,
+        [],
         free,
         n_ctx,
         lambda: read_speed(target.paths[0]),
