@@ -33,7 +33,7 @@ from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.names import catalogue, references, repository_files, resolver
 from localspec.pairs.names.references import Reference
 from localspec.pairs.names.reserved_names import STARTER
-from tests.support import gguf_models, ggufs, toy
+from tests.support import gguf_models, ggufs, hub_layouts, toy
 from tests.support.heads import write_dflash
 from tests.support.hub_server import Repo
 from tests.support.hub_world import World
@@ -354,6 +354,18 @@ def test_a_curated_head_is_pulled_with_its_target(
 
 
 def test_every_gemma_4_comes_with_its_assistant() -> None:
+def test_a_head_that_the_catalogue_only_mentions_leaves_a_pair_its_name(hub_world: World) -> None:
+    entry = catalogue.pairs()["gpt-oss-20b"]
+    assert entry.draft is None
+    target, head = hub_layouts.with_head().values()
+    files = {entry.target.file: target, "eagle3-gpt-oss-20b-Q8_0.gguf": head}
+    hub_world.server.add(entry.target.repo, files)
+    done = hub_world.run("pull", entry.name, "--yes")
+    assert f"installed as {entry.name}:" in done.out, done.err
+    assert [each.name for each in resolver.resolve(entry.name).drafts] == [*files][1:]
+    assert {row.state for row in catalogue.rows() if row.name == entry.name} == {"installed"}
+
+
     found = [each for each in catalogue.pairs().values() if each.architecture == "gemma4"]
     assert len(found) > 4
     for entry in found:

@@ -273,7 +273,10 @@ def _derive(target: ModelSource, known: str) -> str:
 
 
 def _free_for(name: str, report: PairReport) -> bool:
-    """Whether `name` is free, or its target is the same at any commit and it loses no drafter."""
+    """Whether `name` is free, or its target is the same at any commit and it loses no drafter.
+
+    A name of the catalogue may also be taken by its target alone.
+    """
     ours = [_identity(model.record()) for model in report.models]
     try:
         existing = installed.find(name)
@@ -286,7 +289,7 @@ def _free_for(name: str, report: PairReport) -> bool:
     if entry is None:
         return True
     curated = [(side.repo.lower(), (side.file,)) for side in entry.files]
-    return ours in (curated, curated[:1])
+    return ours == curated[:1] or (ours[:1] == curated[:1] and set(curated) <= set(ours))
 
 
 def _identity(model: InstalledModel) -> tuple[object, ...]:
