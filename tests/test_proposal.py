@@ -44,7 +44,7 @@ def start(
 
     def begin(size: tuple[int, int], *arguments: str) -> Terminal:
         folders = {"LOCALSPEC_CACHE": str(tmp_path / "cache"), "HF_HOME": str(tmp_path / "hf")}
-        more = {"HF_ENDPOINT": hub.url, "HF_HUB_DISABLE_TELEMETRY": "1", **folders}
+        more = {"HF_ENDPOINT": hub.url, **folders}
         arguments = ("chat", *arguments, "--n-predict", "8", "--temp", "0")
         opened.append(Terminal([*arguments], tmp_path, *size, environment=more))
         return opened[-1]

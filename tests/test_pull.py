@@ -225,8 +225,11 @@ def test_the_command_line_obeys_the_environment(hub_world: World, pair: tuple[Re
     pair[0].private = True
     token = hub_world.server.token
     arguments = ("pull", "ann/Big-GGUF", "--draft", "ann/Small-GGUF")
-    done = hub_world.run_outside(*arguments, HF_TOKEN=token)
+    done = hub_world.run_outside(*arguments, HF_TOKEN=token, DO_NOT_TRACK="", CLAUDECODE="1")
     assert done.code == 0, done.err
+    # Nothing is asked but models and their files, such as for a list of agents to tell who asks.
+    assert {seen.path.split("/")[1] for seen in hub_world.server.seen} == {"api", "ann", "cdn"}
+    assert all("/models/" in s.path for s in hub_world.server.seen if s.path.startswith("/api/"))
     assert hub_world.blobs("ann/Big-GGUF") == {
         pair[0].etag("big-Q4_K_M.gguf"): pair[0].size("big-Q4_K_M.gguf")
     }

@@ -77,7 +77,6 @@ class World:
             "HF_HOME": str(self.home),
             "LOCALSPEC_DATA": str(self.data),
             "LOCALSPEC_CONFIG": str(self.data),
-            "HF_HUB_DISABLE_TELEMETRY": "1",
         }
 
 

@@ -50,12 +50,17 @@ class RemoteFile:
 
 
 def constants() -> Any:
-    """The library's settings; `UsageError` if it cannot use one of the HF_* variables."""
+    """The library's settings; `UsageError` if it cannot use one of the HF_* variables.
+
+    Without its telemetry: to tell the Hub which coding agent runs it, it would ask the Hub for a
+    list of agents, in a request that has no bounds.
+    """
     try:
         from huggingface_hub import constants as found
     except ValueError as error:
         what = f"{settings_of(error)} cannot be used: {reason(error)}"
         raise UsageError(what, "Correct it, or unset it.") from None
+    found.HF_HUB_DISABLE_TELEMETRY = True
     return found
 
 
