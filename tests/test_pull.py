@@ -878,6 +878,25 @@ def test_a_target_without_a_draft_is_told_which_would_fit(
     assert "token 5 is 'odd5', in the target 'word5'" in odd
 
 
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_hub_that_fails_is_asked_once_about_drafts_that_nobody_named(
+    hub_world: World,
+    toy_target: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+) -> None:
+    large = shutil.copy(toy_target, tmp_path / "large.gguf")
+    os.truncate(large, 4_000_000_000)  # drafts of the catalogue are small next to it
+    hub_world.server.fault("/api/", status=status, times=1000)
+    waits: list[float] = []
+    monkeypatch.setattr(RetryPolicy, "wait", lambda _, seconds: waits.append(seconds))
+    done = hub_world.run("show", str(large), "--no-scan")
+    assert done.code == 0, done.err
+    assert (len(hub_world.server.seen), waits) == (1, [])
+    assert "looking at" in done.err
+
+
 def test_a_model_that_is_its_own_draft_is_fetched_and_counted_once(
     hub_world: World, pair: tuple[Repo, Repo]
 ) -> None:

@@ -13,6 +13,7 @@ import click
 from localspec import formats
 from localspec.cli.models import proposed
 from localspec.cli.shared_options import LISTED_DRAFTERS, SCAN, WORKERS
+from localspec.cli.standard_streams import ProgressLine
 from localspec.drafter_names import AUTO
 from localspec.errors import HubOffline, HubUnavailable
 from localspec.loading.load_request import LoadRequest
@@ -99,7 +100,12 @@ def _looked(
     from localspec.loading.measurements import draft_worth  # noqa: PLC0415 - so does this
 
     free, speed = partial(planning.free_memory, LoadRequest(rpc=rpc)), ranking.drafted_speed
-    found = examine(pair, draft, RetryPolicy(), n_ctx=n_ctx, free=free, scan=scan, speed_of=speed)
+    line = ProgressLine()
+    look = partial(examine, pair, draft, RetryPolicy(note=line.show))
+    try:
+        found = look(n_ctx=n_ctx, free=free, scan=scan, speed_of=speed)
+    finally:
+        line.clear()
     if rpc:  # a load asks once it has measured
         return found
     return with_next_load(found, draft_worth.why_left_out, free(), n_ctx)

@@ -16,6 +16,7 @@ from localspec.drafter_names import DRAFT, MTP, NONE
 from localspec.errors import (
     DownloadCorrupt,
     HubOffline,
+    HubUnavailable,
     LocalspecError,
     NotOnHub,
     OutOfMemory,
@@ -463,21 +464,22 @@ def _try_all(
     """Try the starter, the models on this disk and the catalogue's drafts on a target.
 
     `own` holds the target and its present drafters. Of models that are not on this disk, only the
-    start of the header is read, and the rest if that fits. Without a network, the rest of the
-    catalogue is left out. Fitting drafts come first, then those on this disk, then the smallest.
+    start of the header is read, and the rest if that fits. Nobody waits for them: once the Hub
+    fails to answer, the rest of the catalogue is left out. Fitting drafts come first, then those
+    on this disk, then the smallest.
 
     Raises:
         Cancelled: the user stopped it.
     """
-    target = own[0]
+    target, at_once = own[0], replace(retries, pauses=())
     found: dict[str, DraftCandidate] = {}
     for untried, where in _untried(own, scan):
         if untried.draft in found:
             continue
         retries.check()
         try:
-            found[untried.draft] = _tried(target, untried, where, retries)
-        except HubOffline:
+            found[untried.draft] = _tried(target, untried, where, at_once)
+        except (HubOffline, HubUnavailable):
             break
     return tuple(sorted(found.values(), key=lambda one: (not one.fits, not one.on_disk, one.bytes)))
 
@@ -531,7 +533,7 @@ def _tried(
         if head_checks.is_head(header):
             head_checks.require_fit(header, target.header, untried.draft)
         report = vocabulary.compare(target.header, header)
-    except HubOffline:
+    except (HubOffline, HubUnavailable):
         raise
     except LocalspecError as error:
         return replace(untried, reason=error.message)

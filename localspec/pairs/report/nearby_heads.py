@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from localspec.drafter_names import ASSISTANT, DFLASH, DSPARK, EAGLE3, MTP
-from localspec.errors import HubError, HubOffline, LocalspecError, UnsupportedModel
+from localspec.errors import (
+    HubError,
+    HubOffline,
+    HubUnavailable,
+    LocalspecError,
+    UnsupportedModel,
+)
 from localspec.pairs.disk import folders, starter, target_folder
 from localspec.pairs.disk.installed import InstalledPair
 from localspec.pairs.gguf import head_checks
@@ -68,7 +74,7 @@ def offered(target: ModelSource, retries: RetryPolicy, *, quant: str = "") -> He
             files, names, read_head = _next_to(target, kind, retries, quant)
             for head in _fitting(kind, names, read_head, target.header, []):
                 return HeadOffer(kind, head, _smaller(kind, head, files, read_head, target))
-    except HubOffline:  # the connection broke off: the target alone can be pulled
+    except (HubOffline, HubUnavailable):  # the target alone can be pulled
         pass
     return None
 
@@ -226,7 +232,7 @@ def _fitting(
             if head_checks.head_kind(found.header) in _IN_FILES[kind]:
                 head_checks.require_fit(found.header, target, found.label)
                 yield found
-        except HubOffline:
+        except (HubOffline, HubUnavailable):
             raise
         except LocalspecError as error:
             refused.append(error.message)
