@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -307,6 +310,26 @@ def test_pull_says_which_head_there_is_and_fetches_it_when_told(hub_world: World
     named = hub_world.run("pull", "ann/Pair-GGUF", "--draft", "eagle3", "--name", "named")
     assert named.code == 0, named.err
     assert resolver.resolve("named").drafts == (draft,)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="a pseudo-terminal")
+def test_what_pull_asks_is_seen_where_its_output_goes_to_a_file(
+    hub_world: World, tmp_path: Path
+) -> None:
+    import pexpect  # noqa: PLC0415 - Windows has none
+
+    add_pair(hub_world)
+    log, python = tmp_path / "log", shlex.quote(sys.executable)
+    line = f"exec {python} -m localspec pull ann/Pair-GGUF --name both > {log}"
+    environment = {**os.environ, **hub_world.environment()}
+    child = pexpect.spawn("/bin/sh", ["-c", line], env=environment, timeout=60)
+    child.expect("eagle3-a.gguf, 900 kB")
+    child.expect(r"Fetch it as well, 900 kB\? \[Y/n\]:")
+    child.send("\r")
+    child.expect(pexpect.EOF)
+    assert len(resolver.resolve("both").drafts) == 1
+    assert "Fetch it" not in log.read_text()
 
 
 def test_list_names_a_head_next_to_an_installed_target_without_the_network(

@@ -55,7 +55,8 @@ def command(
         found = look(asked)
         line.clear()
         offer = found.report.offer
-        if offer is not None and (yes or (not dry_run and _wants(offer))):
+        asks = line.is_terminal and not dry_run
+        if offer is not None and (yes or (asks and _wants(offer))):
             found = look(replace(asked, draft=f"auto,{offer.kind}"))
             line.clear()
         for said in describe.lines(found.report):
@@ -88,11 +89,15 @@ def _look(asked: PullRequest, retries: RetryPolicy, *, scan: bool, quant: str | 
 
 
 def _wants(offer: HeadOffer) -> bool:
-    """Whether the user wants a head that was found next to the target; no without a terminal."""
+    """Whether the user wants a head that was found next to the target; no without a terminal.
+
+    Standard output may be a file, so the question is on standard error.
+    """
     if sys.stdin is None or not sys.stdin.isatty():
         return False
-    click.echo(unbroken(f"head        next to the target: {describe.offer_line(offer)}"))
-    return click.confirm(f"Fetch it as well, {formats.size(offer.head.missing)}?", default=True)
+    click.echo(unbroken(f"head        next to the target: {describe.offer_line(offer)}"), err=True)
+    question = f"Fetch it as well, {formats.size(offer.head.missing)}?"
+    return click.confirm(question, default=True, err=True)
 
 
 def _describe(progress: PullProgress) -> str:
