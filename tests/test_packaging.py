@@ -79,6 +79,12 @@ def without_requirements(wheel: Path, folder: Path) -> Path:
     return path
 
 
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="git says what belongs to it")
+def test_the_source_holds_what_the_repository_holds(source: Path) -> None:
+    known = done("git", "ls-files", where=ROOT).splitlines()
+    assert [name for name in known if not (source / name).is_file()] == []
+
+
 def test_a_wheel_from_the_source_holds_all_that_it_needs(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         held = {each.filename: each.file_size for each in archive.infolist()}
