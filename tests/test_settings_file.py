@@ -7,6 +7,7 @@ import importlib
 import os
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,19 @@ from localspec.bench import prompt_sets
 from localspec.bench.prompt_sets import BenchRequest
 from localspec.cli import settings_file
 from localspec.cli.answers import chat
+from localspec.cli.option_types import UserFile
 from localspec.cli.settings_file import read, settings_of
 from localspec.cli.shared_options import shared_options
 from localspec.cli.subcommands import COMMANDS, _all_settings, cli
-from localspec.errors import Cancelled
+from localspec.errors import Cancelled, ModelFileError
+from localspec.loading.load import check
 from localspec.loading.load_request import LoadRequest
 from localspec.train.train_request import TrainRequest
 from localspec.ui.chat_app import Appearance, ChatApp
 from localspec.ui.commands import command_table
 from localspec.ui.launch import remember
 from localspec.ui.screens.themes import themes
+from tests.support import toy
 from tests.support.chat_pilot import Chat
 from tests.support.inline import inline
 from tests.support.scripted_session import ScriptedSession
@@ -57,6 +61,21 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[LoadRequest]:
 
 def run(*arguments: str) -> Any:
     return CliRunner().invoke(cli, ["run", *arguments], catch_exceptions=False)
+
+
+def test_a_file_may_be_named_by_way_of_the_home_folder(
+    config: Path, seen: list[LoadRequest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    (tmp_path / "mine.jinja").write_text("{{ messages }}")
+    config.write_text('chat-template = "~/mine.jinja"\nlora = "~/a.gguf"\n')
+    assert run().output == "stats False\n"
+    assert seen[-1].chat_template == "{{ messages }}"
+    with pytest.raises(ModelFileError) as refused:
+        check(replace(seen[-1], pair=str(toy.TARGET)))
+    assert refused.value.message.startswith(f"{tmp_path / 'a.gguf'} ")
+    assert UserFile().convert("~/keys", None, None) == tmp_path / "keys"
 
 
 def test_settings_are_defaults_and_the_command_line_comes_first(

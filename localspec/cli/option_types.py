@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Callable
 from itertools import chain
@@ -13,6 +14,7 @@ import click
 
 from localspec import formats
 from localspec.limits import MAX_GAMMA
+from localspec.pairs.disk import folders
 from localspec.safe_text import decoded_without_zeros, unbroken
 
 # The largest grammar or schema, in bytes; a device or a pipe may never end.
@@ -97,11 +99,24 @@ def plain_path(_ctx: click.Context, _param: click.Parameter, value: Path | None)
     return None if value is None else Path(plain_text(value))
 
 
+class UserFile(click.Path):
+    """A file's path, with ``~`` expanded: no shell has read what stands in the settings file."""
+
+    def __init__(self, *, exists: bool = False) -> None:
+        super().__init__(exists=exists, dir_okay=False, path_type=Path)
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        """The path of `value`, as click checks it."""
+        return super().convert(folders.user_path(str(value)), param, ctx)
+
+
 def file_text(value: Any) -> str:
     """The text of a UTF-8 file."""
     name = unbroken(str(value))
     try:
-        with Path(str(value)).open("rb") as file:
+        with folders.user_path(str(value)).open("rb") as file:
             raw = file.read(LARGEST_TEXT + 1)
     except OSError as error:
         raise click.BadParameter(f"cannot read {name}: {error.strerror}.") from None

@@ -17,7 +17,7 @@ from localspec.engine.record.stats import DeviceMemory
 from localspec.errors import OutOfMemory, UsageError
 from localspec.limits import FLASH_ATTENTION, UNQUANTISED
 from localspec.loading.load_request import LoadRequest
-from localspec.pairs.disk import trained_heads
+from localspec.pairs.disk import folders, trained_heads
 from localspec.pairs.gguf import head_checks, usable
 from localspec.pairs.gguf.adapter import Adapter, read_adapter
 from localspec.pairs.gguf.header import GgufHeader, ModelFiles
@@ -286,7 +286,9 @@ def checked_request(
     within = inside if asked.own or MTP in asked.heads else []
     drafts += [CheckedDraft(MTP, target, each, in_target=True) for each in within]
     drafts += _heads_next_to(target, asked.heads, [draft.files.header for draft in drafts])
-    adapters = [read_adapter(Path(file), scale, target.header) for file, scale in request.lora]
+    adapters = [
+        read_adapter(folders.user_path(file), scale, target.header) for file, scale in request.lora
+    ]
     tensors = (*target.header.tensors, *chain.from_iterable(each.tensors for each in adapters))
     checked = CheckedRequest(
         request,

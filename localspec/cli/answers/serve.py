@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from localspec.cli.option_types import no_nan, plain_text
+from localspec.cli.option_types import UserFile, no_nan, plain_text
 from localspec.cli.shared_options import IDLE_UNLOAD, GroupedCommand, option, shared_options
 from localspec.cli.standard_streams import ProgressLine, warn
 from localspec.connections import may_be_sent
@@ -36,7 +36,7 @@ _MAKE_ONE = "Make one: python -c 'import secrets; print(secrets.token_urlsafe(32
 )
 @option(
     "--api-key-file",
-    click.Path(dir_okay=False, path_type=Path),
+    UserFile(),
     "Require one of the keys in this file, one on each line. Addresses that others can reach need"
     " this.",
     "FILE",

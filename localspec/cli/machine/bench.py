@@ -34,7 +34,7 @@ from localspec.errors import Cancelled, UsageError
 from localspec.loading.load_request import LoadRequest
 
 _MOST = 100_000
-_FILE = click.Path(dir_okay=False, path_type=Path)
+_FILE = types.UserFile()
 _UNSHARED = {"prompts": "--prompts", "lora": "--lora", "lora_scaled": "--lora-scaled"}
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from localspec import formats
-from localspec.cli.option_types import no_nan, plain_text
+from localspec.cli.option_types import UserFile, no_nan, plain_text
 from localspec.cli.shared_options import (
     MAX_THREADS,
     SCAN,
@@ -34,8 +34,8 @@ from localspec.train.train_request import USUAL_PASSES, TrainRequest
 if TYPE_CHECKING:
     from localspec.engine.cancel import Cancel
 
-_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
-_OUT: Final = click.Path(dir_okay=False, path_type=Path)
+_FILE: Final = UserFile(exists=True)
+_OUT: Final = UserFile()
 _MOST: Final = 10**9
 
 
