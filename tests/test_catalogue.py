@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -353,7 +354,6 @@ def test_a_curated_head_is_pulled_with_its_target(
     assert (found.target.name, found.draft.name) == (entry.target.file, entry.draft.file)
 
 
-def test_every_gemma_4_comes_with_its_assistant() -> None:
 def test_a_head_that_the_catalogue_only_mentions_leaves_a_pair_its_name(hub_world: World) -> None:
     entry = catalogue.pairs()["gpt-oss-20b"]
     assert entry.draft is None
@@ -366,6 +366,7 @@ def test_a_head_that_the_catalogue_only_mentions_leaves_a_pair_its_name(hub_worl
     assert {row.state for row in catalogue.rows() if row.name == entry.name} == {"installed"}
 
 
+def test_every_gemma_4_comes_with_its_assistant() -> None:
     found = [each for each in catalogue.pairs().values() if each.architecture == "gemma4"]
     assert len(found) > 4
     for entry in found:
@@ -467,6 +468,8 @@ def test_what_is_not_here_comes_with_the_command_that_fetches_it(hub_world: Worl
         ("qwen3-8b", None, "Run `localspec pull qwen3-8b`."),
         ("u/r:Q8_0", None, "Run `localspec pull u/r:Q8_0`."),
         ("u/r", "u/d", "Run `localspec pull u/r --draft u/d`."),
+        ("u/r", "auto,u/d", "Run `localspec pull u/r --draft auto,u/d`."),
+        (str(toy.TARGET), "u/d", f"Run `localspec pull {toy.TARGET} --draft u/d`."),
     ):
         with pytest.raises(NotOnHub) as caught:
             resolver.resolve(text, draft)
@@ -474,6 +477,29 @@ def test_what_is_not_here_comes_with_the_command_that_fetches_it(hub_world: Worl
     with pytest.raises(UsageError):
         resolver.resolve(" ")
     assert hub_world.server.seen == []
+
+
+def test_a_head_alone_comes_with_the_target_that_it_is_for(
+    hub_world: World, toy_target: Path, tmp_path: Path
+) -> None:
+    head = write_dflash(tmp_path / "head.gguf").read_bytes()
+    hub_world.server.add("ann/Head-GGUF", {"dflash-head.gguf": head})
+    asked = (str(toy_target), "auto,ann/Head-GGUF")
+    with pytest.raises(NotOnHub) as caught:
+        resolver.resolve(*asked)
+    _, *words = shlex.split(caught.value.remedy.split("`")[1])
+    done = hub_world.run(*words)
+    assert done.code == 0, done.err
+    assert [each.name for each in resolver.resolve(*asked).drafts] == ["dflash-head.gguf"]
+
+
+@pytest.mark.parametrize("draft", ["none", "lookup", str(toy.DRAFT)])
+def test_a_pair_whose_draft_is_gone_answers_without_it(hub_world: World, draft: str) -> None:
+    target, gone = (InstalledModel((path,)) for path in (str(toy.TARGET), "/gone.gguf"))
+    installed.save(InstalledPair("mine", target, gone))
+    assert resolver.resolve("mine", draft).target == toy.TARGET
+    with pytest.raises(ModelFileError, match="a file of the pair mine is gone"):
+        resolver.resolve("mine", f"auto,{toy.DRAFT}")
 
 
 def test_cached_references_resolve_without_a_network(

@@ -518,9 +518,10 @@ def test_a_missing_file_whose_path_has_a_comma_says_what_commas_mean(
     assert "Commas separate the names of drafters." in told.value.remedy
 
 
-def test_a_draft_named_twice_in_two_ways_is_refused(toy_draft: Path) -> None:
-    with pytest.raises(UsageError, match="twice"):
-        check(LoadRequest(pair="toy", draft=f"auto,{toy_draft}"))
+def test_a_draft_named_twice_in_two_ways_is_refused_but_auto_may_bring_it(toy_draft: Path) -> None:
+    both = f"auto,{toy_draft}"
+    assert len(check(LoadRequest(pair="toy", draft=both)).drafts) == 1
+    assert len(examine("toy", both, RetryPolicy()).drafts) == 1
     there = os.path.relpath(toy_draft)
     with pytest.raises(UsageError, match="twice"):
         check(LoadRequest(pair="toy", draft=f"{there},{toy_draft}"))

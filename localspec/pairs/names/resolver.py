@@ -61,16 +61,19 @@ def resolve(pair: str | None, draft: str | None = None, *, scan: bool = True) ->
         UsageError: a text is empty, or a drafter is named twice.
     """
     asked = draft_option.parse(draft)
-    pulled_with = "" if asked.own or not asked.named else f" --draft {','.join(asked.named)}"
     text = (STARTER if pair is None else pair).strip()
-    found = _files(meaning(text, scan=scan), text, pulled_with, own=asked.own)
+    named = ["--draft", draft] if draft is not None and asked.named else []
+    pull = f"Run `{shlex.join(['localspec', 'pull', text, *named])}`."
+    found = _files(meaning(text, scan=scan), text, pull, own=asked.own)
     require_present(asked.named)
-    drafts = tuple(path for name in asked.named for path in _drafts_on_disk(name, scan))
+    drafts = tuple(path for name in asked.named for path in _drafts_on_disk(name, pull, scan))
+    require_different(drafts)
     if asked.own:
-        drafts = (*found.drafts, *drafts)
+        own = [folders.real(path) for path in found.drafts]
+        further = (path for path in drafts if folders.real(path) not in own)
+        drafts = (*found.drafts, *further)
     else:
         found = replace(found, draft_reason="named" if drafts else asked.why_no_model)
-    require_different(drafts)
     return replace(found, drafts=drafts, asked=asked)
 
 
@@ -139,25 +142,26 @@ def meaning(text: str, *, scan: bool = True) -> Meaning:
     raise NotOnHub(f"there is no pair named {text}", suggestion(text, others))
 
 
-def _drafts_on_disk(text: str, scan: bool) -> tuple[Path, ...]:
+def _drafts_on_disk(text: str, pull: str, scan: bool) -> tuple[Path, ...]:
     """The files that `text` means as a drafter: of a pair, its own drafters if it has any.
 
-    The starter stands for its model, which may draft for larger ones.
+    The starter stands for its model, which may draft for larger ones. `pull` is the remedy if it is
+    not here: with its target, as a head cannot be pulled alone.
     """
     meant = meaning(text, scan=scan)
     if isinstance(meant, Reference) and not meant.file:
         head = hub_cache.find_head(meant)
         if head is not None:
             return (head,)
-    found = _files(meant, text)
+    found = _files(meant, text, pull)
     own = found.drafts if isinstance(meant, InstalledPair | CuratedPair) else ()
     return own if own and found.name != STARTER else (found.target,)
 
 
-def _files(meant: Meaning, text: str, pulled_with: str = "", *, own: bool = True) -> ResolvedPair:
+def _files(meant: Meaning, text: str, pull: str, *, own: bool = True) -> ResolvedPair:
     """The files of what `text` means; its `own` drafters must be there if they are wanted."""
     if isinstance(meant, InstalledPair):
-        return of_record(meant)
+        return of_record(meant, own=own)
     if isinstance(meant, CuratedPair):
         wanted = meant.files if own else meant.files[:1]
         here = [hub_cache.find(file.reference) for file in wanted]
@@ -165,27 +169,25 @@ def _files(meant: Meaning, text: str, pulled_with: str = "", *, own: bool = True
             (target, *_), *drafts = here
             reason = f"part of {meant.name}" if drafts else "the catalogue names none for it"
             return ResolvedPair(meant.name, target, tuple(each[0] for each in drafts), reason)
-        pulls = f"Run `localspec pull {meant.name}`."
-        remedy = starter.REMEDY if meant.name == STARTER else pulls
+        remedy = starter.REMEDY if meant.name == STARTER else pull
         raise NotFetched(f"{meant.name} is not on this disk", remedy)
     if isinstance(meant, Reference):
         if paths := hub_cache.find(meant):
             return _with_known_draft(text, paths[0])
-        remedy = f"Run `localspec pull {text}{pulled_with}`."
-        raise NotFetched(f"{text} is not on this disk", remedy)
+        raise NotFetched(f"{text} is not on this disk", pull)
     if isinstance(meant, FoundModel):
         return _with_known_draft(meant.name, meant.path)
     gguf.require_file(meant)
     return _with_known_draft(meant.stem, meant)
 
 
-def of_record(pair: InstalledPair) -> ResolvedPair:
-    """The files of an installed pair.
+def of_record(pair: InstalledPair, *, own: bool = True) -> ResolvedPair:
+    """The files of an installed pair; its `own` drafters must be there if they are wanted.
 
     Raises:
         ModelFileError: one is missing.
     """
-    for model in pair.models:
+    for model in pair.models if own else (pair.target,):
         if not model.complete:
             named = ",".join(each.origin for each in pair.drafts) or NONE
             words = [pair.target.origin, "--draft", named, "--name", pair.name]

@@ -405,14 +405,15 @@ def _asked_drafts(
     A kind of head that is among the pair's `own` drafters is there already.
 
     Raises:
-        UsageError: one was named that drafts already.
+        UsageError: one was named twice.
         ModelFileError: of several names, one is the path of a missing file.
     """
     resolver.require_present(asked.named)
     named = [one for it in asked.named for one in _named_drafts(it, target, retries, scan)]
-    known = (*own, *named)
-    resolver.require_different([each.paths[0] for each in known])
-    headers = [each.header for each in known]
+    resolver.require_different([each.paths[0] for each in named])
+    here = [folders.real(each.paths[0]) for each in own]
+    named = [each for each in named if folders.real(each.paths[0]) not in here]
+    headers = [each.header for each in (*own, *named)]
     return (*named, *nearby_heads.further(target, asked.heads, headers, retries, quant=quant))
 
 
