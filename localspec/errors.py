@@ -20,6 +20,10 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
 from typing import Final
 
 from localspec.safe_text import reason, shortened
@@ -221,6 +225,42 @@ def of_system(error: BaseException) -> tuple[str, str] | None:
     if isinstance(error, ImportError):
         return of_import(error)
     return _of_os(error) if isinstance(error, OSError) else None
+
+
+def in_clone() -> bool:
+    """Whether localspec runs from a clone of its repository, where uv installs what it needs."""
+    return _has_uv() and (Path(__file__).parents[1] / "pyproject.toml").is_file()
+
+
+def installs(packages: str) -> str:
+    """The command that installs packages, written as for pip, for the Python that runs this.
+
+    The Python that a shell finds may be another one: a tool's is in a folder of its own.
+    """
+    python = _this_python()
+    if _has_uv():
+        return f"uv pip install {packages} --python {python}"
+    return f"{python} -m pip install {packages}"
+
+
+def installs_extra(name: str) -> str:
+    """The command that installs an extra of localspec next to what is installed."""
+    return f"uv sync --inexact --extra {name}" if in_clone() else installs(f"'localspec[{name}]'")
+
+
+def _has_uv() -> bool:
+    return "UV" in os.environ or shutil.which("uv") is not None
+
+
+def _this_python() -> str:
+    """The path of this Python for a shell; the home folder, which has the user's name, as ``~``."""
+    path = Path(sys.executable)
+    if os.name == "nt":
+        return f'"{path}"' if " " in str(path) else str(path)
+    try:
+        return f"~/{shlex.quote(str(path.relative_to(Path.home())))}"
+    except (RuntimeError, ValueError):  # there is no home folder, or it is elsewhere
+        return shlex.quote(str(path))
 
 
 def of_import(error: ImportError) -> tuple[str, str]:

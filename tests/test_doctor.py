@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shlex
 import sys
 from dataclasses import replace
 from functools import partial
@@ -15,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from localspec import machine
+from localspec import errors, machine
 from localspec.cli.machine.doctor import _fact_lines, _threads_asked
 from localspec.cli.settings_file import SettingsFile
 from localspec.cli.subcommands import cli
@@ -24,6 +25,7 @@ from localspec.doctor.facts import MachineFacts, machine_facts, makers, read_ban
 from localspec.doctor.findings import Level, findings
 from localspec.engine.llama.platform import hardware
 from localspec.engine.record.stats import DeviceMemory
+from localspec.pairs.disk import starter
 
 GOOD = MachineFacts(
     localspec="0.1.0",
@@ -48,7 +50,7 @@ GOOD = MachineFacts(
     backends=("CPU",),
     devices=(),
     cards=(),
-    cuda_compiler=True,
+    compilers=("clang", "nvcc"),
     project=True,
     memory_total=32 * 10**9,
     memory_free=20 * 10**9,
@@ -61,7 +63,9 @@ GOOD = MachineFacts(
     bandwidth=40e9,
     bandwidth_one=15e9,
 )
-CUDA = 'CMAKE_ARGS="-DGGML_CUDA=on" uv sync --no-cache --reinstall-package llama-cpp-python'
+CUDA = (
+    'CMAKE_ARGS="-DGGML_CUDA=on" uv sync --inexact --no-cache --reinstall-package llama-cpp-python'
+)
 
 
 def test_a_good_machine_has_no_findings() -> None:
@@ -80,7 +84,7 @@ def test_a_good_machine_has_no_findings() -> None:
             "NVIDIA card",
             '$env:CMAKE_ARGS="-DGGML_CUDA=on"; uv',
         ),
-        ({"cards": ("nvidia",), "cuda_compiler": False}, "CUDA toolkit first", CUDA),
+        ({"cards": ("nvidia",), "compilers": ("clang",)}, "CUDA toolkit first", CUDA),
         ({"cards": ("apple",), "system": "darwin"}, "without Metal", "-DGGML_METAL=on"),
         (
             {"cards": ("amd",)},
@@ -123,7 +127,8 @@ def test_a_good_machine_has_no_findings() -> None:
         ({"translated": True, "project": False}, "Rosetta", "Install Python for Apple silicon"),
         ({"features": ("avx2", "avx512f")}, "has avx512f, llama.cpp was built without", "NATIVE"),
         ({"amx_left_out": True}, "AMX", ""),
-        ({"compiler": "GCC 12.2.0"}, "compiled by GCC 12.2.0", "-DCMAKE_CXX_COMPILER=clang++"),
+        ({"compiler": "GCC 12.2.0"}, "five sixths of the time", "-DCMAKE_CXX_COMPILER=clang++"),
+        ({"compiler": "GCC 12.2.0", "compilers": ()}, "of the time (install clang first)", "-DCMA"),
         ({"swap_used": 3 * 10**9, "memory_free": 10**9}, "3.0 GB are swapped out", "smaller pair"),
         ({"address_space": 4 * 10**9}, "leaves 4.0 GB", "ulimit -v unlimited"),
         ({"others": 12.0}, "12.0 of 16 threads busy", "Close them"),
@@ -148,6 +153,31 @@ def test_what_is_wrong_is_said_with_what_helps(
     (found,) = findings(replace(GOOD, **what))
     assert said in found.what
     assert remedy in found.remedy
+
+
+@pytest.mark.parametrize("uv", ["", "/bin/uv"])
+def test_outside_of_a_clone_commands_install_for_the_python_that_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, uv: str
+) -> None:
+    """The Python of a tool stands where no shell looks; its path may have spaces."""
+    monkeypatch.delenv("UV", raising=False)
+    monkeypatch.setattr(errors.shutil, "which", lambda name: uv or None)
+    monkeypatch.setattr(errors, "in_clone", lambda: False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    python = tmp_path / "a tool" / "bin" / "python"
+    monkeypatch.setattr(sys, "executable", str(python))
+    (card,) = findings(replace(GOOD, cards=("nvidia",), project=False))
+    for command in (card.remedy, errors.installs_extra("serve"), starter.install()):
+        words = [str(Path(word).expanduser()) for word in shlex.split(command)]
+        install = ["uv", "pip", "install"] if uv else [str(python), "-m", "pip", "install"]
+        assert words[words.index(install[0]) :][: len(install)] == install
+        assert not uv or words[-2:] == ["--python", str(python)]
+        assert str(tmp_path) not in command  # it has the user's name
+
+
+def test_in_a_clone_uv_keeps_the_extras_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV", "uv")
+    assert errors.installs_extra("mcp") == "uv sync --inexact --extra mcp"
 
 
 def test_what_is_enough_is_no_finding() -> None:

@@ -53,7 +53,7 @@ from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.llama.grammar import LlamaGrammar
 from localspec.engine.record.stats import FinishReason, GenerationStats, Prefill, Round
 from localspec.engine.round.generate import Engine
-from localspec.errors import EngineError, SchemaError, UsageError
+from localspec.errors import EngineError, SchemaError, UsageError, installs_extra
 from localspec.process import messages as m
 from localspec.serve import answering
 from localspec.serve.access import AccessRules, digest
@@ -1091,7 +1091,7 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     done = CliRunner().invoke(cli, ["serve", "toy"])
-    assert "--extra serve" in getattr(done.exception, "remedy", "")
+    assert installs_extra("serve") in getattr(done.exception, "remedy", "")
 
 
 def test_the_endpoints_process_imports_neither_llama_cpp_nor_numpy() -> None:

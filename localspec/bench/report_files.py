@@ -12,7 +12,7 @@ from typing import Any
 
 from localspec.bench.result import FORMAT, BenchReport, BenchRun
 from localspec.bench.tables import csv, markdown
-from localspec.errors import LocalspecError, UsageError
+from localspec.errors import LocalspecError, UsageError, installs_extra
 from localspec.pairs.disk import folders
 
 ENDINGS = ("json", "csv", "md", "png", "svg")
@@ -39,7 +39,7 @@ def check(paths: Sequence[Path], *, share: Path | None = None, read: Path | None
         if path.suffix.lower() == ".png" and find_spec("PIL") is None:
             raise UsageError(
                 f"{path.name} cannot be drawn: Pillow is not installed",
-                "Write an .svg, or install it: pip install 'localspec[png]'.",
+                f"Write an .svg, or install it: {installs_extra('png')}",
             )
     taken = set() if read is None else {folders.real(read)}
     for path in paths if share is None else (*paths, share):

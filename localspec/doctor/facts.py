@@ -34,7 +34,7 @@ from localspec.engine.llama import (
     variant,
 )
 from localspec.engine.record.stats import DeviceMemory
-from localspec.errors import EngineError
+from localspec.errors import EngineError, in_clone
 
 _VENDORS = {"0x10de": "nvidia", "0x1002": "amd", "0x8086": "intel"}
 _DRM = Path("/sys/class/drm")
@@ -85,7 +85,7 @@ class MachineFacts:
         amx_left_out: whether llama.cpp's kernels for AMX crash in this build.
         backends: those of llama.cpp's build.
         cards: makers of all graphics cards, even if llama.cpp cannot use them.
-        cuda_compiler: whether CUDA can be built here.
+        compilers: which of ``clang`` and ``nvcc`` (CUDA) are here.
         project: whether localspec runs from its own folder, which uv builds; else pip does.
         memory_total, memory_free: within the machine's and the container's limit.
         address_space: what `ulimit -v` leaves, None without a limit.
@@ -116,7 +116,7 @@ class MachineFacts:
     backends: tuple[str, ...]
     devices: tuple[DeviceMemory, ...]
     cards: tuple[str, ...]
-    cuda_compiler: bool
+    compilers: tuple[str, ...]
     project: bool
     memory_total: int
     memory_free: int
@@ -178,8 +178,8 @@ def machine_facts(
         backends=backends(),
         devices=tuple(each for each in devices() if not each.label.startswith(RPC)),
         cards=_cards(),
-        cuda_compiler=shutil.which("nvcc") is not None or "CUDA_PATH" in os.environ,
-        project=_in_project(),
+        compilers=_compilers(),
+        project=in_clone(),
         memory_total=machine.total(),
         memory_free=free,
         address_space=machine.address_space_left(),
@@ -232,6 +232,11 @@ def _answer(*command: str) -> str:
 def _built_for(system_info: str) -> tuple[str, ...]:
     found = {name.lower() for name in re.findall(r"(\w+) = 1\b", system_info)}
     return tuple(name for name, theirs in _WANTED.items() if theirs in found)
+
+
+def _compilers() -> tuple[str, ...]:
+    found = {name for name in ("clang", "nvcc") if shutil.which(name) is not None}
+    return tuple(sorted(found | ({"nvcc"} if "CUDA_PATH" in os.environ else set())))
 
 
 def _cards() -> tuple[str, ...]:
@@ -294,13 +299,6 @@ def read_bandwidth(
             best = min(best, clock() - begun)
             if clock() - started > seconds:
                 return data.nbytes / best if best > 0 else 0.0
-
-
-def _in_project() -> bool:
-    """Whether localspec runs from its own folder, and uv is installed."""
-    folder = Path(__file__).parents[2]
-    uv = "UV" in os.environ or shutil.which("uv") is not None
-    return uv and (folder / "pyproject.toml").is_file()
 
 
 def _power_profile() -> str:

@@ -10,6 +10,7 @@ from typing import TypeAlias
 from localspec import formats
 from localspec.doctor.facts import MachineFacts, machine_facts
 from localspec.engine.llama.platform.rpc import SLOW_ANSWER_S
+from localspec.errors import installs
 
 _GPU_BACKENDS = ("CUDA", "MTL", "Metal", "Vulkan", "ROCm", "HIP", "SYCL")
 
@@ -52,12 +53,12 @@ def findings(facts: MachineFacts) -> list[Finding]:
 def rebuild(facts: MachineFacts, flag: str) -> str:
     """The command that recompiles llama.cpp with a CMake flag, in this platform's shell."""
     version, of_wheel, _ = facts.llama_cpp.partition("+")  # +localspec.1: a wheel of our own
-    build = "uv sync --no-cache --reinstall-package llama-cpp-python"
+    build = "uv sync --inexact --no-cache --reinstall-package llama-cpp-python"
     if of_wheel:
         build += " --no-binary-package llama-cpp-python"
     if not facts.project:
-        build = (
-            "python -m pip install --force-reinstall --no-deps --no-cache-dir"
+        build = installs(
+            "--force-reinstall --no-deps --no-cache-dir"
             f' --no-binary llama-cpp-python "llama-cpp-python=={version}"'
         )
     if facts.system == "win32":
@@ -93,7 +94,7 @@ def _graphics(facts: MachineFacts) -> Remarks:
             "Update the graphics driver, then run: localspec doctor",
         )
     elif "nvidia" in facts.cards:
-        compiler = "" if facts.cuda_compiler else " (install NVIDIA's CUDA toolkit first)"
+        compiler = "" if "nvcc" in facts.compilers else " (install NVIDIA's CUDA toolkit first)"
         yield (
             f"there is an NVIDIA card, but llama.cpp was built for the CPU alone{compiler}",
             rebuild(facts, "-DGGML_CUDA=on"),
@@ -122,9 +123,10 @@ def _instructions(facts: MachineFacts) -> Remarks:
 def _compiled(facts: MachineFacts) -> Remarks:
     """Suggest Clang, whose kernels verify drafts faster: measured with GCC 12, Clang 16 and 22."""
     if facts.compiler.startswith("GCC") and not facts.devices:
+        first = "" if "clang" in facts.compilers else " (install clang first)"
         yield (
             f"llama.cpp was compiled by {facts.compiler}: compiled by Clang it checks four tokens"
-            " in about five sixths of the time",
+            f" in about five sixths of the time{first}",
             rebuild(facts, "-DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++"),
         )
 

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import msgspec
 
-from localspec.errors import LocalspecError
+from localspec.errors import LocalspecError, installs_extra
 from localspec.process import spawning
 from localspec.safe_text import reason
 from localspec.tools.server_settings import ServerSettings
@@ -44,7 +44,7 @@ def require_extra() -> None:
     if find_spec("mcp") is None:
         raise LocalspecError(
             "MCP servers need further packages",
-            "Install them: uv run --extra mcp localspec chat, or pip install localspec[mcp].",
+            f"Install them: {installs_extra('mcp')}",
         )
 
 

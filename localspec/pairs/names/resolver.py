@@ -169,7 +169,7 @@ def _files(meant: Meaning, text: str, pull: str, *, own: bool = True) -> Resolve
             (target, *_), *drafts = here
             reason = f"part of {meant.name}" if drafts else "the catalogue names none for it"
             return ResolvedPair(meant.name, target, tuple(each[0] for each in drafts), reason)
-        remedy = starter.REMEDY if meant.name == STARTER else pull
+        remedy = starter.remedy() if meant.name == STARTER else pull
         raise NotFetched(f"{meant.name} is not on this disk", remedy)
     if isinstance(meant, Reference):
         if paths := hub_cache.find(meant):

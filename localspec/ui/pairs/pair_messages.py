@@ -35,7 +35,7 @@ def what_get_does(wanted: PullRequest | None, known: RankedPair | None) -> str:
     if known is not None and known.row.state == "installed":
         return f"{GET} changes to {name}, which is here."
     size = f" ({formats.size(known.row.n_bytes)})" if known is not None else ""
-    other = f" Its file is in a package, too: {starter.INSTALL}" if name == STARTER else ""
+    other = f" Its file is in a package, too: {starter.install()}" if name == STARTER else ""
     return f"{GET} fetches {name}{size} and changes to it.{other}"
 
 

@@ -229,7 +229,7 @@ def _function(name: str) -> int:
     if not address:
         raise EngineError(
             "this build of llama.cpp has no RPC backend",
-            'Build it with CMAKE_ARGS="-DGGML_RPC=on" uv sync --no-cache'
+            'Build it with CMAKE_ARGS="-DGGML_RPC=on" uv sync --inexact --no-cache'
             " --reinstall-package llama-cpp-python, or do without workers.",
         )
     return int(address)
