@@ -17,7 +17,7 @@ from unittest.mock import Mock
 import pytest
 
 from localspec.chat.conversation import Message, Role
-from localspec.chat.dialects import AnswerReading, Call, Dialect, learn
+from localspec.chat.dialects import AnswerReading, Call, Dialect
 from localspec.chat.dialects.learning import dialect_store, learner
 from localspec.chat.dialects.learning.learner import learnt
 from localspec.chat.dialects.marks import trimmed_end, trimmed_start
@@ -486,19 +486,25 @@ def test_arguments_that_were_cut_off_are_closed_in_little_time(
     assert worked() - begun < 2  # milliseconds; minutes if each blank begins a search
 
 
-def test_a_template_that_writes_thousands_of_signs_before_its_tags_is_learnt_in_time() -> None:
+def test_a_template_that_writes_thousands_of_signs_before_its_tags_is_learnt_in_time(
+    renderer: TemplateRenderer,
+) -> None:
     calls = "{% for c in m.tool_calls %}CALL{{ c.function.name }}" + 2000 * "!"
     calls += "{{ c.function.arguments|tojson }}{% endfor %}"
+    turn = f"[{{{{ m.role }}}}]{calls}{{{{ m.content }}}}"
     begun = worked()
-    learn(f"{{% for m in messages %}}[{{{{ m.role }}}}]{calls}{{{{ m.content }}}}{{% endfor %}}")
+    learnt(renderer, TemplateSource(f"{{% for m in messages %}}{turn}{{% endfor %}}", "", ""))
     assert worked() - begun < 5  # a fifth of a second; minutes if all ways to divide them are tried
 
 
-def test_a_template_that_writes_thousands_of_brackets_is_learnt() -> None:
+def test_a_template_that_writes_thousands_of_brackets_is_learnt(
+    renderer: TemplateRenderer,
+) -> None:
     """Each may begin a mark."""
     turn = f"{2000 * '<'}{{{{ m.content }}}}[/{{{{ m.role }}}}]"
     opening = f"{{% if add_generation_prompt %}}{2000 * '<'}{{% endif %}}"
-    learn(f"{{% for m in messages %}}{turn}{{% endfor %}}{opening}")
+    template = f"{{% for m in messages %}}{turn}{{% endfor %}}{opening}"
+    learnt(renderer, TemplateSource(template, "", ""))
     assert trimmed_end("<a>" + 2000 * "<b") == "<a>"
     assert trimmed_start(2000 * "b>" + "<a>") == "<a>"
 
@@ -668,12 +674,12 @@ def test_a_hostile_template_teaches_nothing_and_ends_in_time(
         assert dialect.read(text, [TOOL]) == AnswerReading(None, text)
 
 
-def test_a_word_is_not_learnt_as_the_mark_of_calls() -> None:
+def test_a_word_is_not_learnt_as_the_mark_of_calls(renderer: TemplateRenderer) -> None:
     template = (
         "{% for m in messages %}<{{ m.role }}>{% if m.tool_calls %}the"
         "{{ m.tool_calls[0].function|tojson }}{% else %}{{ m.content }}{% endif %}</s>{% endfor %}"
     )
-    dialect = learn(template)
+    dialect = learnt(renderer, TemplateSource(template, "", ""))
     assert not any("the" in shape.before for shape in dialect.marks.calls)
     raw = 'the{"name": "bash", "arguments": {}}'
     assert dialect.read(raw, [TOOL]) == AnswerReading(None, raw)

@@ -1,7 +1,6 @@
 """Dialects: how models mark thoughts, content and calls, learnt from their chat templates."""
 
 from localspec.chat.dialects.dialect import AnswerReader, Dialect
-from localspec.chat.dialects.learning.learn_apart import learn
 from localspec.chat.dialects.reading.answer_parts import (
     AnswerReading,
     Call,
@@ -16,5 +15,4 @@ __all__ = [
     "ContentPiece",
     "Dialect",
     "ThoughtPiece",
-    "learn",
 ]

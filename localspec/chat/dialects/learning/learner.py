@@ -65,9 +65,10 @@ def learnt(
     seconds: float = _SECONDS,
     folder: Path | None = None,
 ) -> Dialect:
-    """As `learn`, with an existing renderer; each template is learnt once.
+    """Learn from a template how its model writes; a dialect that is not `known` if nothing can be.
 
-    One that could not be rendered in time is tried again the next time.
+    What one rendering teaches must read another one correctly, or it is dropped. Each template is
+    learnt once; one that could not be rendered in time is tried again the next time.
 
     Args:
         renderer: renders the template.
