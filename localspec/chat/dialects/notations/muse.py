@@ -64,9 +64,9 @@ def _open(prompt: str) -> MessageHeader | None:
 
 HEADERS = HeaderNotation(
     stops=(*_ENDS, _START),
-    read_header=_read,
+    read=_read,
     stop_at=_stop,
-    open_in=_open,
+    open=_open,
     own=(_START,),
     texts=(*_ENDS, _START, _MESSAGE),
 )

@@ -74,7 +74,7 @@ class ChannelReader(PieceReader):
     def _head(self, *, final: bool, cut: bool) -> bool:
         """Read a header; return whether there is more. One that was cut off is lost."""
         whole = final and not (cut and self._begun)
-        found = self._how.read(self._text, self._tools, begun=self._begun, final=whole)
+        found = self._how.read(self._text, self._tools, self._begun, whole)
         if found is None:
             if final:
                 self._pass(0 if cut else len(self._text))
@@ -149,11 +149,7 @@ class ChannelReader(PieceReader):
             )
             return False
         self._out += [ContentPiece(""), *calls] if self._raw else calls
-        start, stop = found or (len(self._text), len(self._text))
-        left = self._text[end:start]
-        if not self._how.ignores_rest and left.strip(" \n\t]})`"):
-            self._out.append(ContentPiece(left))
-        self._text = self._text[stop if stop >= 0 else len(self._text) :]
+        self._text = self._text[found[1] :] if found and found[1] >= 0 else ""
         self._header = None
         return True
 

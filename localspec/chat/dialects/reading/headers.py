@@ -30,34 +30,22 @@ class HeaderNotation:
 
     Attributes:
         stops: the marks that may end a body.
-        read_header: takes a text, the tools, whether this is a later message, and whether the text
+        read: takes a text, the tools, whether this is a later message, and whether the text
             is complete; returns the header at its beginning and where the body begins, or None if
             more text is needed.
         stop_at: takes a text, a position, the tools, and whether the text is complete; returns the
             length of the mark that ends a body there, 0 for none, -1 if more text is needed.
-        open_in: returns the message that the end of a prompt has begun; None for none.
+        open: returns the message that the end of a prompt has begun; None for none.
         own: marks that end a body and belong to the next header.
         texts: all marks of headers and bodies.
-        ignores_rest: text after a call's arguments in the same message has no meaning.
     """
 
     stops: tuple[str, ...]
-    read_header: Callable[[str, KnownTools, bool, bool], tuple[MessageHeader, int] | None]
+    read: Callable[[str, KnownTools, bool, bool], tuple[MessageHeader, int] | None]
     stop_at: Callable[[str, int, KnownTools, bool], int]
-    open_in: Callable[[str], MessageHeader | None]
-    ignores_rest: bool = True
+    open: Callable[[str], MessageHeader | None]
     texts: tuple[str, ...] = ()
     own: tuple[str, ...] = ()
-
-    def read(
-        self, text: str, tools: KnownTools, *, begun: bool, final: bool
-    ) -> tuple[MessageHeader, int] | None:
-        """The header at the beginning of `text`, and its length; None if more text is needed."""
-        return self.read_header(text, tools, begun, final)
-
-    def open(self, prompt: str) -> MessageHeader | None:
-        """The message that the end of a prompt has begun; None for none."""
-        return self.open_in(prompt)
 
     def end_of_body(
         self, text: str, at: int, tools: KnownTools, *, final: bool
