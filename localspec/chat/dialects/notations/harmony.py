@@ -7,8 +7,9 @@ missing. Text without a header is for the user.
 from __future__ import annotations
 
 import re
+from functools import partial
 
-from localspec.chat.dialects.reading.headers import HeaderNotation, MessageHeader
+from localspec.chat.dialects.reading.headers import HeaderNotation, MessageHeader, closing
 from localspec.chat.dialects.reading.known_tools import KnownTools
 
 _START, _CHANNEL, _MESSAGE, _CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
@@ -69,11 +70,6 @@ def _sorted(found: re.Match[str], tools: KnownTools) -> MessageHeader | None:
     return MessageHeader("thought" if inward else "content")
 
 
-def _stop(text: str, at: int, _tools: KnownTools, _final: bool) -> int:
-    mark = next((mark for mark in _ENDS if text.startswith(mark, at)), "")
-    return len(mark)
-
-
 def _open(prompt: str) -> MessageHeader | None:
     header, message, body = prompt.rpartition(_START)[2].rpartition(_MESSAGE)
     if not message or body.strip():
@@ -84,7 +80,7 @@ def _open(prompt: str) -> MessageHeader | None:
 HEADERS = HeaderNotation(
     stops=(*_ENDS, _START, _CHANNEL),
     read=_read,
-    stop_at=_stop,
+    stop_at=partial(closing, _ENDS),
     open=_open,
     own=(_START, _CHANNEL),
     texts=(*_ENDS, _START, _CHANNEL, _MESSAGE, _CONSTRAIN),

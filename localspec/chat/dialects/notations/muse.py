@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
-from localspec.chat.dialects.reading.headers import HeaderNotation, MessageHeader
+from localspec.chat.dialects.reading.headers import HeaderNotation, MessageHeader, closing
 from localspec.chat.dialects.reading.known_tools import KnownTools
 from localspec.chat.dialects.shapes import CallShape
 
@@ -50,11 +51,6 @@ def _read(
     return MessageHeader("call", tools.declared(to) or to), found.end()
 
 
-def _stop(text: str, at: int, _tools: KnownTools, _final: bool) -> int:
-    mark = next((mark for mark in _ENDS if text.startswith(mark, at)), "")
-    return len(mark)
-
-
 def _open(prompt: str) -> MessageHeader | None:
     header, message, body = prompt.rpartition(_START)[2].rpartition(_MESSAGE)
     if not message or body.strip() or not header.startswith("assistant"):
@@ -65,7 +61,7 @@ def _open(prompt: str) -> MessageHeader | None:
 HEADERS = HeaderNotation(
     stops=(*_ENDS, _START),
     read=_read,
-    stop_at=_stop,
+    stop_at=partial(closing, _ENDS),
     open=_open,
     own=(_START,),
     texts=(*_ENDS, _START, _MESSAGE),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -72,3 +72,8 @@ class HeaderNotation:
     def _stands_for_itself(self, text: str, at: int) -> bool:
         """Whether a mark ends a body and belongs to the next header."""
         return any(text.startswith(mark, at) for mark in self.own)
+
+
+def closing(ends: Sequence[str], text: str, at: int, _tools: KnownTools, _final: bool) -> int:
+    """A `stop_at` for bodies that one of `ends` closes, whatever the tools."""
+    return next((len(mark) for mark in ends if text.startswith(mark, at)), 0)
