@@ -39,7 +39,7 @@ def safe(text: str) -> str:
 
 
 def encodable(text: str) -> str:
-    """`text` with ``?`` for halves of surrogate pairs, which UTF-8 cannot encode."""
+    """`text` with ``?`` for each half of a surrogate pair, which UTF-8 cannot encode."""
     return text.encode("utf-8", "replace").decode()
 
 

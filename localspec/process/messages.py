@@ -25,6 +25,7 @@ from localspec.chat.tool_costs import ToolCosts
 from localspec.engine.record.explanation import RoundExplanation
 from localspec.engine.record.stats import MemoryUse
 from localspec.loading.load_request import LoadRequest
+from localspec.safe_text import encodable
 
 PROTOCOL = 9
 """Both ends must use the same version, which the first message each way tells."""
@@ -78,7 +79,7 @@ class SentError(Struct, frozen=True):
         where = "".join(traceback.format_exception(error))
         if isinstance(error, OSError) and error.errno and error.strerror:
             named = error.filename if isinstance(error.filename, str) else ""
-            path = named.encode("utf-8", "replace").decode()
+            path = encodable(named)
             return SentError(kind, error.strerror, errno=error.errno, path=path, traceback=where)
         return SentError(kind, str(error), traceback=where)
 

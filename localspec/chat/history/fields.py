@@ -33,11 +33,6 @@ _LETTERS = {**dict(zip(MODELS, "defg", strict=True)), Origin.LOOKUP: "l", Origin
 _ORIGINS = {letter: origin for origin, letter in _LETTERS.items()}
 
 
-def storable(text: str) -> str:
-    """`text` with lone surrogates replaced, because files cannot hold them; its length stays."""
-    return text.encode("utf-8", "replace").decode()
-
-
 def readable(raw: bytes) -> str:
     """Decode a file's bytes, even if they are not UTF-8."""
     return raw.decode("utf-8", "replace")

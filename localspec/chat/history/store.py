@@ -27,7 +27,6 @@ from localspec.chat.history.fields import (
     pack,
     readable,
     sound,
-    storable,
     text,
     unpack,
 )
@@ -44,7 +43,7 @@ from localspec.chat.history.tree import (
 from localspec.chat.states.past_conversations import PAST
 from localspec.chat.states.state_files import STATES, forget
 from localspec.errors import ConversationError
-from localspec.safe_text import one_line
+from localspec.safe_text import encodable, one_line
 
 _BUSY_S = 5.0
 _AGAIN_S = 0.01
@@ -195,7 +194,7 @@ class Store:
                 " updated = excluded.updated, pair = excluded.pair, deleted = NULL,"
                 " parameters = excluded.parameters, leaf = excluded.leaf",
                 (
-                    *(header.id, storable(header.title), header.created, header.updated),
+                    *(header.id, encodable(header.title), header.created, header.updated),
                     *(_json(asdict(header.pair)), _json(header.parameters), leaf),
                 ),
             )
@@ -204,7 +203,7 @@ class Store:
 
     def add_text(self, message: str, spans: Sequence[Span]) -> None:
         """Append released text of a running answer; `save` of the node replaces it."""
-        text = storable("".join(span.text for span in spans))
+        text = encodable("".join(span.text for span in spans))
         with self._transaction():
             self._db.execute(
                 "INSERT INTO pieces (message, content, origins) VALUES (?, ?, ?)",
@@ -232,7 +231,7 @@ class Store:
     def rename(self, conversation: str, title: str) -> None:
         """Give a conversation another title."""
         self._db.execute(
-            "UPDATE conversations SET title = ? WHERE id = ?", (storable(title), conversation)
+            "UPDATE conversations SET title = ? WHERE id = ?", (encodable(title), conversation)
         )
 
     def delete(self, conversation: str) -> None:
@@ -262,7 +261,7 @@ class Store:
         if text:
             self._db.execute(
                 "INSERT OR REPLACE INTO drafts (conversation, content) VALUES (?, ?)",
-                (conversation, storable(text)),
+                (conversation, encodable(text)),
             )
         else:
             self._db.execute("DELETE FROM drafts WHERE conversation = ?", (conversation,))
@@ -293,7 +292,7 @@ class Store:
         part of the text; without any word, its signs are sought. Titles are searched too, for
         the words in this order.
         """
-        search = storable(search)
+        search = encodable(search)
         words = [word for word in re.findall(r"\w+", search) if word.strip("_")]
         terms = [*dict.fromkeys(words or search.split())]
         folded = [term.casefold() for term in terms]
@@ -384,7 +383,7 @@ class Store:
 
     def _save_node(self, conversation: str, node: MessageNode) -> None:
         message = node.message
-        content = storable(message.content)
+        content = encodable(message.content)
         self._db.execute(
             "INSERT INTO messages"
             " (id, conversation, parent, role, content, finish, origins, figures, created)"
@@ -475,4 +474,4 @@ def _told(row: Sequence[Any], wrong: set[str]) -> AnsweredQuestion:
 
 
 def _json(value: Mapping[str, Any]) -> str:
-    return storable(json.dumps(value, ensure_ascii=False))
+    return encodable(json.dumps(value, ensure_ascii=False))
