@@ -14,14 +14,14 @@ from typing import Protocol
 import numpy as np
 
 from localspec.engine.common_prefix import common_prefix
-from localspec.engine.exact_ids import exact_ids
+from localspec.engine.exact_ids import Vocabulary, exact_ids
 from localspec.engine.round.sampling import Logits
 
 _WINDOW = 16  # tokens before a change that may be cut anew with it
 _LEAST = 4
 
 
-class Tokenizer(Protocol):
+class Tokenizer(Vocabulary, Protocol):
     """What is asked about a model's tokens (see `Model`)."""
 
     n_vocab: int
@@ -47,12 +47,6 @@ class Tokenizer(Protocol):
 
     def pieces(self) -> list[bytes]:
         """The bytes of all tokens, of control tokens none."""
-
-    def piece(self, token: int, *, special: bool = False) -> bytes:
-        """The bytes of `token`; of a control token none, unless `special`."""
-
-    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        """`text` as ids."""
 
 
 class Speller:

@@ -17,6 +17,7 @@ import numpy as np
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
+from localspec.engine.exact_ids import Vocabulary
 from localspec.engine.grammars import lark
 from localspec.errors import EngineError, SchemaError, UsageError
 
@@ -39,7 +40,7 @@ _CAUSE = re.compile(r"^(?:at \d+\(\d+\): )?(?:failed to compile JSON schema: )?"
 Schema = Mapping[str, Any]
 
 
-class GuidedVocabulary(Protocol):
+class GuidedVocabulary(Vocabulary, Protocol):
     """What a grammar needs to know about a model's tokens."""
 
     n_vocab: int
@@ -48,14 +49,8 @@ class GuidedVocabulary(Protocol):
     def end_tokens(self) -> frozenset[int]:
         """The ids that end generation."""
 
-    def piece(self, token: int, *, special: bool = False) -> bytes:
-        """The bytes of a token; control tokens are empty unless `special`."""
-
     def is_mark(self, token: int) -> bool:
         """Whether a token means more than its text."""
-
-    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        """The ids of `text`."""
 
 
 class Guidance:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from localspec.drafter_names import LOOKUP
 from localspec.engine.drafters.proposer import Proposer, View, argmax_proposer
 from localspec.engine.drafters.protocol import Drafter
+from localspec.engine.exact_ids import Vocabulary
 from localspec.engine.record.explanation import (
     Candidate,
     GuessedToken,
@@ -112,13 +112,6 @@ def _after_chain(dist: Dist, token: int, word: TokenText) -> TokenProbabilities:
     return TokenProbabilities(dist.prob(token), tuple(best))
 
 
-class Pieces(Protocol):
-    """Turns tokens into text."""
-
-    def piece(self, token: int, *, special: bool = False) -> bytes:
-        """The bytes of a token; control tokens have none unless `special`."""
-
-
 @dataclass(frozen=True, slots=True)
 class Explainer:
     """Explains rounds of one generation.
@@ -131,7 +124,7 @@ class Explainer:
     how: Verification
     record: GenerationRecord
     passes: PassRecorder
-    model: Pieces
+    model: Vocabulary
 
     def explain(self, number: int, draft: Draft, p: TargetRows, *, again: bool) -> RoundExplanation:
         """Explain round `number`, with its draft and the target's rows `p` along it."""

@@ -14,8 +14,9 @@ from localspec.engine.drafters.ahead import Ahead
 from localspec.engine.drafters.lookup import Guess
 from localspec.engine.drafters.proposer import Proposer
 from localspec.engine.drafters.protocol import Drafter, Proposal
+from localspec.engine.exact_ids import Vocabulary
 from localspec.engine.length.stopping import Plan
-from localspec.engine.record.explainer import Explainer, PassRecorder, Pieces, can_record
+from localspec.engine.record.explainer import Explainer, PassRecorder, can_record
 from localspec.engine.record.explanation import RoundExplanation
 from localspec.engine.record.lookup_scores import score_lookup
 from localspec.engine.record.round_record import GenerationRecord, RoundRecord
@@ -34,7 +35,7 @@ class RoundRecorder:
         watch: called once with the explanation of the next round that has a draft, then reset.
     """
 
-    def __init__(self, model: Pieces, drafters: Mapping[str, Drafter]) -> None:
+    def __init__(self, model: Vocabulary, drafters: Mapping[str, Drafter]) -> None:
         """Observe rounds of the target `model` with `drafters`."""
         self.generation: GenerationRecord | None = None
         self.watch: Callable[[RoundExplanation], None] | None = None
