@@ -5,44 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import ClassVar
 
 from localspec.drafter_names import CROSS_VOCABULARY
 from localspec.engine.cancel import Cancel
 from localspec.engine.common_prefix import common_prefix
 from localspec.engine.drafters.cross_vocabulary import Spelling, VocabularyMap
-from localspec.engine.drafters.proposer import Proposer, argmax_proposer
+from localspec.engine.drafters.proposer import GuessView, Proposer, argmax_proposer
 from localspec.engine.drafters.protocol import Capabilities, DrafterState, Proposal
 from localspec.engine.drafters.steps import Excerpt, read, write
 from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import Context
-from localspec.engine.round.sampling import Dist, Logits
+from localspec.engine.round.sampling import Logits
 from localspec.engine.round.verify import Draft
 
 
 @dataclass(frozen=True, slots=True)
-class TextView:
+class TextView(GuessView):
     """One of the target's tokens, cut from text that the draft model wrote.
 
     Attributes:
         sure: how sure the model was of the token's text: 0 to 1.
     """
 
-    must_verify: ClassVar[bool] = False
-    token: int
     sure: float
 
     def confidence(self) -> float:
         """How sure the model was."""
         return self.sure
-
-    def pick(self) -> tuple[int, None]:
-        """The guessed token; it has no q."""
-        return self.token, None
-
-    def chance(self, p: Dist) -> float:
-        """The target's probability of that very token."""
-        return p.prob(self.token)
 
 
 class CrossVocabularyDrafter:

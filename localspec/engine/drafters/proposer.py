@@ -45,7 +45,23 @@ Proposer: TypeAlias = Callable[[Logits, Sequence[int], Sequence[int]], View]
 
 
 @dataclass(frozen=True, slots=True)
-class ArgmaxView:
+class GuessView:
+    """A guessed token: it has no q, and is accepted if the target picks it too."""
+
+    must_verify: ClassVar[bool] = False
+    token: int
+
+    def pick(self) -> tuple[int, None]:
+        """The guessed token."""
+        return self.token, None
+
+    def chance(self, p: Dist) -> float:
+        """The target's probability of that very token."""
+        return p.prob(self.token)
+
+
+@dataclass(frozen=True, slots=True)
+class ArgmaxView(GuessView):
     """Propose the most probable token: the best guess if the rule asks for a match.
 
     Attributes:
@@ -53,8 +69,6 @@ class ArgmaxView:
         maxima: the `_column_maxima` of the logits, if they are already known.
     """
 
-    must_verify: ClassVar[bool] = False
-    token: int
     logits: Logits
     maxima: Logits | None = None
 
@@ -67,14 +81,6 @@ class ArgmaxView:
         """
         maxima = _column_maxima(self.logits) if self.maxima is None else self.maxima
         return 1.0 / max(1.0, float(np.add.reduce(np.exp(maxima - self.logits[self.token]))))
-
-    def pick(self) -> tuple[int, None]:
-        """The most probable token."""
-        return self.token, None
-
-    def chance(self, p: Dist) -> float:
-        """The target's probability of that very token."""
-        return p.prob(self.token)
 
 
 def _column_maxima(logits: Logits) -> Logits:
