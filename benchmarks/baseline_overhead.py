@@ -161,7 +161,7 @@ class Arms:
     def _telling(self, events: Iterable[TurnEvent]) -> Iterator[TurnEvent]:
         for event in events:
             self.envelopes += 1
-            self.channel.send(Envelope(self.envelopes, 1, TurnReported(event)))
+            self.channel.send(Envelope(self.envelopes, TurnReported(event)))
             yield event
 
     def _timed(self, events: Iterable[Round | TurnEvent]) -> Took:

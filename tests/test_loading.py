@@ -82,7 +82,7 @@ def test_a_change_to_another_pair_parses_each_header_once(
     engine.listen(said.put)
 
     def load(number: int, **how: Any) -> None:
-        engine.send(m.Envelope(number, 1, m.Load(asked(**how))))
+        engine.send(m.Envelope(number, m.Load(asked(**how))))
         while not isinstance(event := said.get(timeout=60).body, m.Loaded):
             assert not isinstance(event, m.LoadFailed), event
 
@@ -99,11 +99,11 @@ def test_a_load_that_is_cancelled_while_the_template_is_learnt_has_failed(
     engine.listen(said.put)
 
     def stopped(*_: Any, **__: Any) -> None:
-        engine.send(m.Envelope(2, 1, m.Stop(1)))
+        engine.send(m.Envelope(2, m.Stop(1)))
         raise Cancelled
 
     monkeypatch.setattr(template, "learnt", stopped)
-    engine.send(m.Envelope(1, 1, m.Load(asked(pair=str(toy.TARGET), draft="none"))))
+    engine.send(m.Envelope(1, m.Load(asked(pair=str(toy.TARGET), draft="none"))))
     while isinstance(event := said.get(timeout=20).body, m.Loading | m.EngineStatus):
         pass
     assert event == m.LoadFailed(None)

@@ -394,7 +394,7 @@ async def test_every_session_is_told_of_the_tools(tmp_path: Path) -> None:
         assert not tools._begun  # as after /mcp add while the first model is loaded
         for event in (Loaded(info), LoadFailed(None, info)):
             chat.session.offered = ()
-            chat.app._events.take(Envelope(0, 0, event))
+            chat.app._events.take(Envelope(0, event))
             await chat.until(lambda: len(chat.session.offered) == 2, "the tools")
 
 

@@ -105,7 +105,7 @@ def toy() -> Iterator[Heard]:
 
 def through(body: Any, kind: Any) -> Any:
     """The body of an envelope as it is after encoding and decoding; `kind` is its type."""
-    envelope = m.Envelope(3, 1, body)
+    envelope = m.Envelope(3, body)
     return msgspec.msgpack.decode(msgspec.msgpack.encode(envelope), type=m.Envelope[kind]).body
 
 
@@ -195,7 +195,7 @@ def test_envelopes_arrive_whole_however_they_are_cut(pipes: tuple[Pipe, Pipe]) -
 
     def send() -> None:
         for text in texts:
-            near.send(m.Envelope(1, 1, m.Ask(text)))
+            near.send(m.Envelope(1, m.Ask(text)))
         near.close()
 
     thread = threading.Thread(target=send)
@@ -207,7 +207,7 @@ def test_envelopes_arrive_whole_however_they_are_cut(pipes: tuple[Pipe, Pipe]) -
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (msgspec.msgpack.encode(m.Envelope(0, 0, m.Hello(protocol=99))), "version 99"),
+        (msgspec.msgpack.encode(m.Envelope(0, m.Hello(protocol=99))), "version 99"),
         (b"nonsense", "is not a message"),
     ],
 )
@@ -233,13 +233,13 @@ class Served:
         self.server.listen(self.said.put)
 
     def ask(self, number: int, body: m.Request) -> None:
-        self.server.send(m.Envelope(number, 1, body))
+        self.server.send(m.Envelope(number, body))
 
     def until(self, kind: type, number: int) -> Any:
         while True:
             envelope = self.said.get(timeout=20)
             if isinstance(envelope.body, kind):
-                assert (envelope.request, envelope.conversation) == (number, 1)
+                assert envelope.request == number
                 return envelope.body
 
     def end(self) -> None:
@@ -439,7 +439,7 @@ def died(program: str) -> m.SentError:
     """What is said of an engine whose process runs `program`, and ends."""
     said: queue.Queue[m.Envelope[m.Event]] = queue.Queue()
     child = EngineProcess(("-c", program))
-    child.send(m.Envelope(1, 1, m.Load(TOY)))
+    child.send(m.Envelope(1, m.Load(TOY)))
     child.listen(said.put)
     end = said.get(timeout=20).body
     assert isinstance(end, m.Died)

@@ -100,7 +100,7 @@ class SeveralPairs:
         return self.end
 
     async def says(self, event: m.Event) -> None:
-        self.hear(m.Envelope(1, 1, event))
+        self.hear(m.Envelope(1, event))
         await asyncio.sleep(0)
 
     async def loaded(self, name: str) -> None:

@@ -110,7 +110,7 @@ class ScriptedEngine:
         self.reloaded += 1
 
     async def says(self, body: m.Event) -> None:
-        self.hear(m.Envelope(1, 1, body))
+        self.hear(m.Envelope(1, body))
         await asyncio.sleep(0)
 
 

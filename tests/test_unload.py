@@ -178,7 +178,7 @@ def test_the_end_is_waited_for_while_caches_are_being_stored(
     session, events, waits = Storing(), queue.SimpleQueue[m.Event](), 0
     server = EngineServer(lambda: Loader(lambda *_: session, print, lambda *_: b""))
     server.listen(lambda envelope: events.put(envelope.body))
-    server.send(m.Envelope(1, 0, m.Load(LoadRequest())))
+    server.send(m.Envelope(1, m.Load(LoadRequest())))
     while not isinstance(events.get(timeout=60), m.Loaded):
         pass
     server.shut_down()
@@ -204,7 +204,7 @@ def test_the_end_is_waited_for_while_caches_are_being_stored(
 def test_a_process_that_stores_caches_is_not_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = msgspec.msgpack.encode(m.Envelope(1, 0, m.Loading("Storing the conversation", 0.5)))
+    data = msgspec.msgpack.encode(m.Envelope(1, m.Loading("Storing the conversation", 0.5)))
     frame = (len(data).to_bytes(4, "little") + data).hex()
     script = f"""
 import pathlib, sys, time

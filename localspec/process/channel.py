@@ -32,7 +32,7 @@ class Channel(Generic[Body]):
         self._decoder = msgspec.msgpack.Decoder(incoming)
         self._encoder = msgspec.msgpack.Encoder()
         self._lock = threading.Lock()
-        self.send(Envelope(0, 0, Hello()))
+        self.send(Envelope(0, Hello()))
 
     def send(self, envelope: Envelope[Any]) -> None:
         """Send an envelope; blocks while the other end does not read."""

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_CONVERSATION = 1
 _JOB = 1
 _STEP_S = 0.1
 _END_S = 6.0  # a little more than the process takes by itself at most
@@ -258,7 +257,7 @@ class EngineClient:
         if number is None:
             self._number += 1
             number = self._number
-        self._transport.send(m.Envelope(number, _CONVERSATION, body))
+        self._transport.send(m.Envelope(number, body))
         return number
 
 
@@ -278,11 +277,11 @@ class JobClient:
     def begin(self, job: Struct) -> None:
         """Start a job of `process/jobs.py`; to be called once."""
         self._transport.listen(self._envelopes.put)
-        self._transport.send(m.Envelope(_JOB, 0, m.PerformJob(msgpack.encode(job))))
+        self._transport.send(m.Envelope(_JOB, m.PerformJob(msgpack.encode(job))))
 
     def give(self, results: Sequence[Message]) -> None:
         """Give a job the results of the tools that it has called."""
-        self._transport.send(m.Envelope(_JOB + 2, 0, m.ReturnResults(tuple(results))))
+        self._transport.send(m.Envelope(_JOB + 2, m.ReturnResults(tuple(results))))
 
     def stop(self) -> None:
         """Stop the job; any thread or signal handler may call this."""
@@ -309,7 +308,7 @@ class JobClient:
         while True:
             envelope = self._next()
             if envelope is None:
-                self._transport.send(m.Envelope(_JOB + 1, 0, m.Stop(_JOB)))
+                self._transport.send(m.Envelope(_JOB + 1, m.Stop(_JOB)))
                 stopping()
                 continue
             match envelope.body:

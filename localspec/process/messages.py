@@ -1,7 +1,7 @@
 """The messages between the engine's process and the one that uses it: plain data only.
 
-Requests go one way and events the other. Each travels in an `Envelope` that names the request and
-the conversation that it belongs to.
+Requests go one way and events the other. Each travels in an `Envelope` that names the request that
+it belongs to.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from localspec.engine.record.stats import MemoryUse
 from localspec.loading.load_request import LoadRequest
 from localspec.safe_text import encodable
 
-PROTOCOL = 9
+PROTOCOL = 10
 """Both ends must use the same version, which the first message each way tells."""
 
 Body = TypeVar("Body")
@@ -41,7 +41,6 @@ class Envelope(Struct, Generic[Body], frozen=True, array_like=True):
     """
 
     request: int
-    conversation: int
     body: Body
 
 

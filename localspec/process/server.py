@@ -167,7 +167,7 @@ class EngineServer:
         """Tell of draft models that were loaded after the target."""
 
         def tell(event: m.Event) -> None:
-            self._hear(m.Envelope(self._received, 0, event))
+            self._hear(m.Envelope(self._received, event))
 
         with self._in_use:  # or a change of settings could be told before it
             tell(m.SettingsChanged(self._info()))
@@ -210,7 +210,7 @@ class EngineServer:
         """Make the function that sends events in answer to `envelope`."""
 
         def tell(event: m.Event) -> None:
-            self._hear(m.Envelope(envelope.request, envelope.conversation, event))
+            self._hear(m.Envelope(envelope.request, event))
 
         return tell
 
@@ -296,7 +296,7 @@ class EngineServer:
     def _stored(self, share: float) -> None:
         """Tell what share of the caches is stored: a sign for those who wait for the end."""
         self._storing.set()
-        self._hear(m.Envelope(self._received, 0, m.Loading("Storing the conversation", share)))
+        self._hear(m.Envelope(self._received, m.Loading("Storing the conversation", share)))
 
     def _info(self) -> m.SessionInfo:
         return convert(self._in_force(), m.SessionInfo, from_attributes=True)

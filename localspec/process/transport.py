@@ -112,7 +112,7 @@ class EngineProcess:
             self._process.kill()
         if not self._closing:
             self._requests.put(None)
-            hear(m.Envelope(0, 0, m.Died(m.SentError.of(error))))
+            hear(m.Envelope(0, m.Died(m.SentError.of(error))))
 
     def _reason(self) -> EngineDied:
         """Describe how the process ended, with the last lines of its log."""
@@ -163,4 +163,4 @@ def _with_ours(envelope: m.Envelope[m.Event]) -> m.Envelope[m.Event]:
         process=memory.process + machine.resident(),
         peak_process=memory.peak_process + machine.peak_resident(),
     )
-    return m.Envelope(envelope.request, envelope.conversation, m.EngineStatus(figures, both))
+    return m.Envelope(envelope.request, m.EngineStatus(figures, both))

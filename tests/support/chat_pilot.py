@@ -125,7 +125,7 @@ async def dying(
         transport: Any = app.engine._transport
         transport._hear = lambda _: None
         gone = m.Died(m.SentError.of(EngineDied("the engine is gone", "Load it again.")))
-        app._events.hear(m.Envelope(0, 0, gone))
+        app._events.hear(m.Envelope(0, gone))
 
     async with app.run_test(size=(100, 30)) as pilot:
         chat = Chat(app, pilot, ScriptedSession())
