@@ -134,7 +134,7 @@ def test_everything_that_is_said_arrives_as_it_was() -> None:
     events = [
         m.Loading("step", None),
         m.LoadFailed(m.SentError("UsageError", "no", "Do."), None, m.SentError("OutOfMemory", "x")),
-        m.TurnReported(PromptProgress(1, 2, 3)),
+        m.TurnReported(PromptProgress(1, 2, 3.5)),
         m.TurnReported(RoundText((span,), done), speculation=True),
         m.TurnReported(TurnEnd("text", FinishReason.LENGTH, stats)),
         m.TurnOver(None, said),

@@ -730,7 +730,7 @@ def test_only_a_terminal_shows_how_far_a_long_prompt_is_read(
     class Worker:
         def result(self, _kind: object, hear: Callable[[Any], None]) -> str:
             text = RoundText((Span("Hi.", Origin.TARGET),), round_of(0, 0))
-            for event in (PromptProgress(16, 400, 0, 18.4), PromptProgress(390, 400, 0, 0.4), text):
+            for event in (PromptProgress(16, 400, 18.4), PromptProgress(390, 400, 0.4), text):
                 hear(TurnReported(event))
             return "the result"
 

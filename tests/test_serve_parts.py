@@ -218,7 +218,7 @@ async def test_a_stream_is_kept_alive_while_a_prompt_is_read(
 
     async def read_on() -> None:
         while True:
-            asked.said.put_nowait(PromptProgress(1, 3, 0))
+            asked.said.put_nowait(PromptProgress(1, 3))
             await asyncio.sleep(0.01)
 
     reading = asyncio.create_task(read_on())

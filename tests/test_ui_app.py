@@ -407,9 +407,9 @@ class Reading(ScriptedSession):
     """Stops where little of the prompt is read."""
 
     def turn(self, text: str, cancel: Cancel) -> Iterator[TurnEvent]:
-        yield PromptProgress(0, 40, 0)
+        yield PromptProgress(0, 40)
         self.gate.pass_through(cancel)
-        yield PromptProgress(16, 400, 0, 18.4)
+        yield PromptProgress(16, 400, 18.4)
         self.gate.pass_through(cancel)
         yield from super().turn(text, cancel)
 

@@ -100,13 +100,11 @@ class PromptProgress(Struct, frozen=True, tag=True):
     """The prompt is being read: `done` of `total` new tokens.
 
     Attributes:
-        cached: tokens before these that the cache held already.
         seconds_left: expected for the rest; None while too little was read to tell.
     """
 
     done: int
     total: int
-    cached: int
     seconds_left: float | None = None
 
 

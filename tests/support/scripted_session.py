@@ -267,7 +267,7 @@ class ScriptedSession:
         if self.left_out:
             yield TurnsLeftOut(self.left_out)
         for step in range(1, self.prompt_steps + 1):
-            yield PromptProgress(prompt * step // self.prompt_steps, prompt, 0)
+            yield PromptProgress(prompt * step // self.prompt_steps, prompt)
         self._stats.add_prefill(Prefill(prompt, 0, prompt, 0.02))
         released: list[Span] = []
         reason = FinishReason.STOP

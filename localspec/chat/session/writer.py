@@ -239,7 +239,7 @@ class Writer:
                 cached = len(prompt) - 1 - total
                 left = passes.seconds(cached + done, total - done)
                 if done or left is None or left >= _WORTH_TELLING_S:
-                    yield PromptProgress(done, total, cached, left if passes.trusted else None)
+                    yield PromptProgress(done, total, left if passes.trusted else None)
 
     def _constraint(self, grammar: str, after: Sequence[str]) -> Constraint | None:
         """The grammar's initial state; the first grammar takes longer, as every token is read."""
