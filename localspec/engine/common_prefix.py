@@ -1,11 +1,11 @@
-"""`common_prefix`: how far two sequences of tokens agree."""
+"""`common_prefix`: how far two sequences of tokens, or two texts, agree."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+def common_prefix(a: Sequence[object], b: Sequence[object]) -> int:
     """Length of the longest common beginning of `a` and `b`."""
     n = min(len(a), len(b))
     if a[:n] == b[:n]:

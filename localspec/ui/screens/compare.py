@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -18,6 +17,7 @@ from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects import Dialect
 from localspec.chat.events import Disturbed, RoundText, TurnEnd, TurnEvent
 from localspec.chat.figures.benefit import guessed, of_two, why_parted
+from localspec.engine.common_prefix import common_prefix
 from localspec.engine.record.parting import Parting
 from localspec.engine.record.stats import FinishReason, GenerationStats
 from localspec.errors import UsageError
@@ -92,12 +92,6 @@ def heading(side: AnswerSide) -> Content:
     return Content.assemble((name, "bold"), ("\n" + said, "$text-accent"))
 
 
-def in_common(one: str, other: str) -> int:
-    """The number of characters with which both texts begin."""
-    pairs = zip(one, other, strict=False)
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-
-
 def body(side: AnswerSide, other: AnswerSide, width: int, height: int) -> Content:
     """The text in lines; what the other side does not say stands out, once both have ended.
 
@@ -106,7 +100,7 @@ def body(side: AnswerSide, other: AnswerSide, width: int, height: int) -> Conten
     if side.stats is None or other.stats is None:
         return Content("\n").join(side.answer.lines(width)[-height - 1 : -1])
     shown, others = (Content("\n").join(each.answer.lines(width)) for each in (side, other))
-    return shown.stylize("bold $text-warning", in_common(shown.plain, others.plain))
+    return shown.stylize("bold $text-warning", common_prefix(shown.plain, others.plain))
 
 
 def verdict(
@@ -122,7 +116,7 @@ def verdict(
     brought = of_two(off.stats, on.stats, off.busy or on.busy)
     if off.text == on.text:
         return f"{brought}; the texts are the same"
-    common = in_common(off.text, on.text)
+    common = common_prefix(off.text, on.text)
     why = why_parted(parting, exact=exact)
     return f"{brought}; the texts part after {common:,} characters{why}"
 
