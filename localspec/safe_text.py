@@ -72,6 +72,12 @@ def shortened(text: str, limit: int) -> str:
     return f"{line[: limit - end - 1]}…{line[len(line) - end :]}"
 
 
+def beginning(text: str, limit: int) -> str:
+    """The first `limit` characters of `text`, made safe; a line below tells how many follow."""
+    more = len(text) - limit
+    return safe(text[:limit]) + (f"\n… and {more:,} more characters" if more > 0 else "")
+
+
 def decoded(raw: bytes) -> str:
     """The text of a file that any editor wrote: UTF-8, or UTF-16 or UTF-32 with a byte-order mark.
 

@@ -14,7 +14,7 @@ from textual.content import Content
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from localspec.safe_text import one_line, safe
+from localspec.safe_text import beginning, one_line
 from localspec.tools.tool_offer import RunnableCall
 from localspec.ui.widgets import HEAD, MUTED, Dialogue, MarkedList
 
@@ -89,14 +89,14 @@ class PermissionScreen(Dialogue[Consent]):
             Content.styled(one_line(tool.shown, 160), HEAD),
             Content.styled(one_line(self._command, 400), MUTED),
             Content(""),
-            Content(_pretty(self._call.arguments)),
+            Content(beginning(_pretty(self._call.arguments), _LONGEST)),
         ]
         if self._changes:
             head = "It has changed since you allowed it (- before, + now):"
             parts += [Content(""), Content.styled(head, "bold $text-warning")]
-            parts.append(Content(_cut(self._changes)))
+            parts.append(Content(beginning(self._changes, _LONGEST)))
         elif tool.description:
-            parts += [Content(""), Content.styled(_cut(tool.description), MUTED)]
+            parts += [Content(""), Content.styled(beginning(tool.description, _LONGEST), MUTED)]
         return Content("\n").join(parts)
 
     @on(OptionList.OptionSelected)
@@ -117,11 +117,6 @@ class PermissionScreen(Dialogue[Consent]):
 def _pretty(arguments: str) -> str:
     """A call's arguments, one on each line."""
     try:
-        return _cut(json.dumps(json.loads(arguments), indent=1, ensure_ascii=False))
+        return json.dumps(json.loads(arguments), indent=1, ensure_ascii=False)
     except RecursionError:
-        return _cut(arguments)
-
-
-def _cut(text: str) -> str:
-    more = len(text) - _LONGEST
-    return safe(text[:_LONGEST]) + (f"\n… and {more:,} more characters" if more > 0 else "")
+        return arguments

@@ -20,7 +20,7 @@ from localspec.chat.history.tree import FOLDED, folded
 from localspec.engine.record.stats import FinishReason
 from localspec.pairs.names.reserved_names import STARTER
 from localspec.process.messages import SessionInfo
-from localspec.safe_text import one_line, safe
+from localspec.safe_text import beginning, one_line, safe
 from localspec.ui.transcript.blocks import Block, Paragraph, divided, lay_out
 from localspec.ui.transcript.growing import (
     LONGEST_PIECE,
@@ -124,13 +124,6 @@ class ConversationItem:
         raise NotImplementedError
 
 
-def _shortened(text: str, limit: int) -> str:
-    """The part of `text` that is laid out in one step, made safe."""
-    more = len(text) - limit
-    shown = safe(text[:limit])
-    return f"{shown}\n… and {more:,} more characters" if more > 0 else shown
-
-
 def _middle_folded(text: str) -> str:
     """A long `text` with a line in place of its middle; the question is at one of its ends."""
     lines = text.split("\n")
@@ -174,7 +167,7 @@ class Question(FoldedItem):
     def _lay_out(self, width: int) -> Iterator[list[Content]]:
         bar = Content.styled("▌ ", "$primary")
         shown = self._said if self._opened else _middle_folded(folded(self._said, _SHOWN_OF_FILE))
-        parts = [Content(part) for part in divided(_shortened(shown, _SHOWN_OF_QUESTION))]
+        parts = [Content(part) for part in divided(beginning(shown, _SHOWN_OF_QUESTION))]
         if versions := version_mark(self.place):
             parts.append(versions)
         for part in parts:
@@ -206,7 +199,7 @@ class ToolReturn(FoldedItem):
         yield _wrapped(head, Content(""), _INDENT, width)
         if self._opened:
             bar = Content.styled("┊ ", MUTED)
-            for part in divided(_shortened(text, _SHOWN_OF_QUESTION)):
+            for part in divided(beginning(text, _SHOWN_OF_QUESTION)):
                 yield _wrapped(Content.styled(part, MUTED), bar, bar, width)
 
 
@@ -217,9 +210,9 @@ class Notice(ConversationItem):
         super().__init__()
         self._mark = ("✗ ", "bold $text-error") if error else ("• ", MUTED)
         self._text = Content.styled(
-            _shortened(text, _SHOWN_OF_NOTICE), "$text-error" if error else MUTED
+            beginning(text, _SHOWN_OF_NOTICE), "$text-error" if error else MUTED
         )
-        self._remedy = Content.styled(_shortened(remedy, _SHOWN_OF_NOTICE), MUTED)
+        self._remedy = Content.styled(beginning(remedy, _SHOWN_OF_NOTICE), MUTED)
 
     def _lay_out(self, width: int) -> Iterator[list[Content]]:
         yield _wrapped(self._text, Content.styled(*self._mark), _INDENT, width)
