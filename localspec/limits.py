@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 MAX_GAMMA: Final = 63
 """The most tokens that one round may draft."""
@@ -45,4 +45,14 @@ FLASH_ATTENTION: Final = {"on": True, "off": False, "auto": None}
 """What llama.cpp accepts for `--flash-attn`: whether it is used, None to leave that open."""
 
 MAX_NESTING: Final = 32
-"""How deep JSON from a client or a model may be nested."""
+"""How deep JSON from a client, a model or a server of tools may be nested."""
+
+
+def depth(value: object) -> int:
+    """The nesting depth of objects and lists."""
+    level: list[Any] = [value]
+    depth = 0
+    while level := [one for one in level if isinstance(one, dict | list)]:
+        depth += 1
+        level = [part for one in level for part in (one.values() if isinstance(one, dict) else one)]
+    return depth

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from localspec.limits import MAX_NESTING, depth
 from localspec.safe_text import one_line, safe
 
 MOST_TOOLS = 256
@@ -17,7 +18,6 @@ MOST_TOOLS = 256
 _LONGEST_NAME = 128
 _LONGEST_DESCRIPTION = 4000
 _LARGEST_SCHEMA = 64 << 10  # bytes
-_DEEPEST = 32
 
 _Nested: TypeAlias = dict[Any, Any] | list[Any]
 _text = json.JSONEncoder(ensure_ascii=False).encode
@@ -93,8 +93,8 @@ def _fault(name: str, tool: Mapping[str, Any], known: Mapping[str, ToolDefinitio
     if name in known:
         return "its name stands twice"
     for schema in (tool.get("parameters"), tool.get("output"), tool.get("annotations")):
-        if _depth(schema) > _DEEPEST:
-            return f"its schema is nested deeper than {_DEEPEST} levels"
+        if depth(schema) > MAX_NESTING:
+            return f"its schema is nested deeper than {MAX_NESTING} levels"
         try:
             size = len(msgspec.msgpack.encode(_safe_value(schema)))
         except OverflowError:
@@ -102,15 +102,6 @@ def _fault(name: str, tool: Mapping[str, Any], known: Mapping[str, ToolDefinitio
         if size > _LARGEST_SCHEMA:
             return f"its schema is larger than {_LARGEST_SCHEMA >> 10} KB"
     return ""
-
-
-def _depth(value: object) -> int:
-    level: list[Any] = [value]
-    depth = 0
-    while (level := [one for one in level if isinstance(one, dict | list)]) and depth <= _DEEPEST:
-        depth += 1
-        level = [part for one in level for part in (one.values() if isinstance(one, dict) else one)]
-    return depth
 
 
 def _safe_value(value: Any) -> Any:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from localspec.chat.conversation import Message, Role
-from localspec.chat.dialects.notations.values import depth, repaired
+from localspec.chat.dialects.notations.values import repaired
 from localspec.chat.dialects.shapes import HERMES, AnswerMarks
-from localspec.limits import MAX_NESTING
+from localspec.limits import MAX_NESTING, depth
 from localspec.safe_text import encodable
 
 PLAIN = AnswerMarks(several=True, writes=True)

@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 
-from localspec.chat.dialects.notations.values import depth
-from localspec.limits import MAX_NESTING
+from localspec.limits import MAX_NESTING, depth
 from localspec.serve.refusals import Refusal
 
 _LARGEST = 64 << 10  # characters of JSON

@@ -10,10 +10,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import Meta, Struct, structs
 
 from localspec.chat.dialects import ContentPiece, ThoughtPiece
-from localspec.chat.dialects.notations.values import depth
 from localspec.chat.prompt.call_notation import call_object
 from localspec.engine.record.stats import FinishReason
-from localspec.limits import MAX_NESTING
+from localspec.limits import MAX_NESTING, depth
 from localspec.serve.core.replies import (
     AnswerPiece,
     CallBegun,

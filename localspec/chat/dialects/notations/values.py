@@ -13,6 +13,7 @@ from typing import Any
 
 from localspec.chat.dialects.marks import skip_blanks
 from localspec.chat.dialects.reading.answer_parts import Underway
+from localspec.limits import depth
 from localspec.safe_text import encodable
 
 _WORDS = {"true": True, "false": False, "null": None}
@@ -133,16 +134,6 @@ def _is_escaped(text: str, at: int) -> bool:
     while begun and text[begun - 1] == "\\":
         begun -= 1
     return (at - begun) % 2 == 1
-
-
-def depth(value: object) -> int:
-    """The nesting depth of objects and lists."""
-    level: list[Any] = [value]
-    depth = 0
-    while level := [one for one in level if isinstance(one, dict | list)]:
-        depth += 1
-        level = [part for one in level for part in (one.values() if isinstance(one, dict) else one)]
-    return depth
 
 
 def balanced(text: str, at: int, quotes: str = '"') -> int:
