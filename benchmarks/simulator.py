@@ -52,7 +52,7 @@ Text = Sequence[Position]
 
 
 def positions(rounds: Iterable[Round]) -> list[Position]:
-    """The tested positions of recorded rounds, in order (`FixedGamma(n, learns=True)` records)."""
+    """The tested positions of recorded rounds, in order (a `Plan` that `learns` records them)."""
     return [
         Position(confidence, chance)
         for done in rounds

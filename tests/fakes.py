@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +18,8 @@ from localspec.chat.session.session import Session
 from localspec.chat.settings import ChatSettings
 from localspec.drafter_names import DRAFT
 from localspec.engine.cancel import Cancel
-from localspec.engine.length.stopping import Situation
+from localspec.engine.length.gamma import FixedGamma
+from localspec.engine.length.stopping import Plan, Situation
 from localspec.engine.llama import Model
 from localspec.engine.record.stats import FinishReason, Prefill, Round
 from localspec.engine.round.prompt_steps import PromptSteps
@@ -268,6 +269,16 @@ def fake_session(
     engine_: Any = engine
     session = Session(pair, engine_, settings or ChatSettings(), renderer=renderer())
     return session, engine
+
+
+class RecordingGamma(FixedGamma):
+    """A fixed length whose rounds report confidences and acceptance probabilities."""
+
+    def asks(self, drafters: Sequence[str]) -> Sequence[str]:
+        return drafters[:1]
+
+    def plan(self, situation: Situation) -> Plan:
+        return replace(super().plan(situation), learns=True)
 
 
 def impatient(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.4) -> None:

@@ -42,6 +42,17 @@ GREEDY = SamplingParams(temperature=0)
 COUPLED = SamplingParams(temperature=0.9, seed=4)
 
 
+class Forced(AheadPolicy):
+    """Decides the same every time."""
+
+    def __init__(self, *, forced: bool = True) -> None:
+        super().__init__()
+        self._forced = forced
+
+    def wants(self, drafted: int) -> bool:
+        return self._forced
+
+
 def ahead_of(engine: Engine) -> Ahead:
     ahead = engine.drafters[DRAFT].capabilities.ahead
     assert ahead is not None
@@ -55,7 +66,7 @@ def drafts(engine: Engine) -> StubContext:
 def pair(
     noise: float = 0.8,
     *,
-    forced: bool | None = True,
+    forced: bool = True,
     waits: bool = True,
     ends: frozenset[int] = frozenset(),
     n_ctx: int = 256,
@@ -65,7 +76,7 @@ def pair(
     script = random_script(VOCAB, 5)
     target = StubContext(script, StubModel(VOCAB, ends), n_ctx)
     draft = StubContext(near(script, noise, 6), StubModel(VOCAB, ends), n_ctx)
-    drafter = ModelDrafter(draft, VOCAB, ahead=AheadPolicy(forced=forced))  # type: ignore[arg-type]
+    drafter = ModelDrafter(draft, VOCAB, ahead=Forced(forced=forced))  # type: ignore[arg-type]
     copier = Lookup(n_ctx, target.model.is_end) if lookup else None
     engine = Engine(target, drafter, lookup=copier)  # type: ignore[arg-type]
 
@@ -428,7 +439,7 @@ def test_with_real_models_the_text_is_that_of_the_baseline(
     ids = target.model.tokenize(text, add_special=True, parse_special=False)
     sampling = SamplingParams(temperature=temperature, seed=3)
     found = []
-    for ahead, gamma in ((None, 0), (AheadPolicy(forced=True), 1), (AheadPolicy(forced=True), 4)):
+    for ahead, gamma in ((None, 0), (Forced(), 1), (Forced(), 4)):
         engine = Engine(target, ModelDrafter(draft, n_vocab, ahead=ahead))
         tokens, rounds = run(engine, gamma, prompt=ids, sampling=sampling, n_predict=120)
         found.append(tokens)
@@ -442,7 +453,7 @@ def test_with_real_models_the_text_is_that_of_the_baseline(
 def test_with_real_models_passes_are_kept(contexts: tuple[Context, Context]) -> None:
     target, draft = contexts
     ids = target.model.tokenize("Once upon a time", add_special=True, parse_special=False)
-    drafter = ModelDrafter(draft, target.model.n_vocab, ahead=AheadPolicy(forced=True))
+    drafter = ModelDrafter(draft, target.model.n_vocab, ahead=Forced())
     engine = Engine(target, drafter)
     decode = target.decode
 
@@ -540,7 +551,7 @@ def test_what_trials_may_cost_does_not_pile_up() -> None:
 
 
 def test_no_more_is_read_than_a_draft_lately_had() -> None:
-    rule = AheadPolicy(forced=True)
+    rule = AheadPolicy()
     assert rule.reach(2) == 2
     rule.observe(round_of(5, 5), right=True)
     assert rule.reach(2) == 5

@@ -37,7 +37,7 @@ from localspec.engine.round.sampling import Dist, SamplingParams
 from localspec.engine.round.verify import Draft, LossyRule
 from tests.support.pairwise import usually
 
-from .fakes import round_of
+from .fakes import RecordingGamma, round_of
 from .test_generate import PROMPT, pair
 
 FLAT = {1: 1.0, 17: 1.2}
@@ -735,7 +735,7 @@ def test_under_lenience_at_temperature_0_a_guess_is_accepted_or_it_is_not(noise:
     engine, cancel = pair(noise=noise), Cancel()
     list(engine.prefill(PROMPT, cancel))
     settings = GenerateSettings(sampling=SamplingParams(temperature=0), lenience=0.3, n_predict=80)
-    rounds = list(engine.generate(PROMPT, settings, FixedGamma(4, learns=True), cancel))
+    rounds = list(engine.generate(PROMPT, settings, RecordingGamma(4), cancel))
     assert sum(done.accepted for done in rounds) > 10
     for done in rounds:
         assert done.chances == (1.0,) * done.accepted + (0.0,) * (done.accepted < done.drafted)

@@ -25,7 +25,7 @@ from localspec.engine.round.generate_settings import GenerateSettings
 from localspec.engine.round.sampling import SamplingParams
 from localspec.limits import MAX_GAMMA
 
-from .fakes import round_of
+from .fakes import RecordingGamma, round_of
 from .support.stub_context import StubContext, StubModel, near, random_script
 
 END = 99
@@ -288,7 +288,7 @@ def test_a_fixed_length_copies_without_a_model_and_leaves_it_to_one() -> None:
 
 
 def test_lookup_is_judged_in_baseline_rounds_too() -> None:
-    rounds = run(engine(), FixedGamma(0, learns=True))
+    rounds = run(engine(), RecordingGamma(0))
     tested = [done for done in rounds if done.copy_chances]
     assert len(tested) > 20
     for done in tested:

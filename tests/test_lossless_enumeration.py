@@ -1240,8 +1240,11 @@ class Reaching(AheadPolicy):
     """Goes on in any case, `tokens` tokens far."""
 
     def __init__(self, tokens: int) -> None:
-        super().__init__(forced=True)
+        super().__init__()
         self._tokens = tokens
+
+    def wants(self, drafted: int) -> bool:
+        return True
 
     def reach(self, drafted: int) -> int:
         return self._tokens

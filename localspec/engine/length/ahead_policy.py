@@ -37,13 +37,9 @@ class AheadPolicy:
 
     s and n are measured in trial rounds. Their loss is charged to an account that earns a small
     share of all time.
-
-    Attributes:
-        forced: overrides the decision, for tests and measurements; None to decide.
     """
 
-    def __init__(self, *, forced: bool | None = None) -> None:
-        self.forced = forced
+    def __init__(self) -> None:
         self._alone: defaultdict[int, deque[float]] = defaultdict(_recent)
         self._steps, self._slower, self._ready = _recent(), _recent(), _recent()
         self._lengths = deque[int](maxlen=_COMPARED)
@@ -54,8 +50,6 @@ class AheadPolicy:
 
     def wants(self, drafted: int) -> bool:
         """Whether to go on during a verify pass over `drafted` tokens."""
-        if self.forced is not None:
-            return self.forced
         alone, self._trying = self._alone[drafted + 1], False
         if len(alone) < _ALONE or not self._steps:
             return False

@@ -52,23 +52,22 @@ class FixedGamma:
     `gamma` may be set from another thread between rounds: 0 switches speculation off.
     """
 
-    def __init__(self, gamma: int, *, learns: bool = False) -> None:
+    def __init__(self, gamma: int) -> None:
         self.gamma = gamma
-        self._learns = learns
 
     def begin(self, *, follow_clock: bool) -> None:
         """A fixed length needs no preparation."""
 
     def asks(self, drafters: Sequence[str]) -> Sequence[str]:
-        """The first, unless nothing is drafted or recorded."""
-        return drafters[: self.gamma > 0 or self._learns]
+        """The first, unless nothing is drafted."""
+        return drafters[: self.gamma > 0]
 
     def plan(self, situation: Situation) -> Plan:
         """The fixed length, within the room, for the first model or else for lookup."""
         length = max(0, min(self.gamma, situation.room))
         for name in situation.drafters:
-            return Plan(length, name, learns=self._learns, whole=True)
-        return Plan(min(length, len(situation.copies)), LOOKUP, learns=self._learns)
+            return Plan(length, name, whole=True)
+        return Plan(min(length, len(situation.copies)), LOOKUP)
 
     def observe(self, done: Round) -> None:
         """A fixed length learns nothing."""

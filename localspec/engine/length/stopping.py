@@ -61,8 +61,7 @@ class Plan:
     Attributes:
         limit: the most tokens to draft; 0 does not ask the drafter.
         drafter: the name of the drafter that proposes; empty if none does.
-        learns: whether the round should report confidences and acceptance probabilities; for a
-            fixed length, so that a replay can try other policies.
+        learns: whether the round should report confidences and acceptance probabilities.
         reads: lookup's tokens that the drafter should read together with its pending tokens.
         whole: whether the drafter should read all that it lacks of a long text, not just its end.
     """
