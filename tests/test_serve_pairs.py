@@ -88,8 +88,8 @@ class SeveralPairs:
         self.info = None
         self.done.append(f"load {name}")
 
-    def load_first(self, messages: object) -> None:
-        self.load("first", messages)
+    def load_first(self) -> None:
+        self.load("first", ())
 
     def reload(self, messages: object) -> None:
         self.load("again", messages)

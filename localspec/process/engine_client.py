@@ -108,10 +108,10 @@ class EngineClient:
         request = replace(first, pair=name, draft=None, lora=(), chat_template=None)
         self._begin_loading(request, messages, stored_as)
 
-    def load_first(self, messages: Sequence[Message]) -> None:
-        """Load the pair that was loaded first instead of the present one."""
+    def load_first(self) -> None:
+        """Load the pair that was loaded first instead of the present one, without messages."""
         pair, draft = self._first_pair or (self._first.pair, self._first.draft)
-        self._begin_loading(replace(self._first, pair=pair, draft=draft), messages)
+        self._begin_loading(replace(self._first, pair=pair, draft=draft), ())
 
     def reload(self, messages: Sequence[Message], stored_as: str = "", **changes: Any) -> None:
         """Load the present pair again with `changes` to its request; the conversation goes on."""
@@ -262,13 +262,13 @@ class EngineClient:
 
 
 class JobClient:
-    """An engine that does one job for one thread; `connect` starts it.
+    """An engine that does one job for one thread.
 
     Attributes:
         stopped: whether `stop` was called.
     """
 
-    def __init__(self, connect: Connect = connect) -> None:
+    def __init__(self) -> None:
         self.stopped = False
         self._transport = connect()
         # Of all queues only this one may be used in a signal handler.

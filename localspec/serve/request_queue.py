@@ -208,7 +208,7 @@ class RequestQueue:
         if not self._switching:
             self.engine.reload(())
         elif pair == next(iter(self.known), ""):
-            self.engine.load_first(())
+            self.engine.load_first()
         else:
             self.engine.load(pair, ())
 

@@ -143,8 +143,8 @@ def _exactness(
     return exactness.stored(known, store), exactness_cost.stored(known, store)
 
 
-def wait_for_calm(progress: Progress, cancel: Cancel, most: float = CALM_S) -> float:
-    """Wait up to `most` seconds until other programs leave the cores alone.
+def wait_for_calm(progress: Progress, cancel: Cancel) -> float:
+    """Wait up to `CALM_S` seconds until other programs leave the cores alone.
 
     Returns:
         How many cores they still keep busy; 0 if they leave them alone.
@@ -152,11 +152,11 @@ def wait_for_calm(progress: Progress, cancel: Cancel, most: float = CALM_S) -> f
     Raises:
         Cancelled: `cancel` was set.
     """
-    until = time.monotonic() + most
+    until = time.monotonic() + CALM_S
     while (others := busy_cores(_LOOK)) > _CALM and time.monotonic() < until:
         cancel.check()
         busy = f"Other programs keep {others:.1f} cores busy"
-        progress(f"{busy}: waiting {most:.0f} s at most", None)
+        progress(f"{busy}: waiting {CALM_S:.0f} s at most", None)
     return others if others > _CALM else 0.0
 
 

@@ -80,7 +80,7 @@ class HeadLearner:
         self.drafted = torch.tensor(drafted, device=device)
         self._place = torch.full((network.shape.vocab,), -1, device=device)
         self._place[self.drafted] = torch.arange(len(drafted), device=device)
-        self._optimisers = optimisers(self.network.parameters(), lr=_RATE)
+        self._optimisers = optimisers(self.network.parameters())
         self._halves = halves_pay(device)
 
     def learn(self, lesson: Lesson, done: float, step: int) -> tuple[float, float]:
@@ -141,7 +141,7 @@ class HeadLearner:
         for lesson in lessons:
             texts, places, starts = self._at(lesson)
             likeliest = torch.from_numpy(lesson.logits.argmax(-1)).to(self.device)
-            hits = self.hits(lesson, likeliest, SCORED)
+            hits = self.hits(lesson, likeliest)
             table = torch.zeros(
                 (SCORED, *lesson.states.shape[:2]), dtype=torch.bool, device=self.device
             )
@@ -159,13 +159,13 @@ class HeadLearner:
         return found
 
     @torch.no_grad()
-    def hits(self, lesson: Lesson, likeliest: Tensor, steps: int) -> list[Tensor]:
+    def hits(self, lesson: Lesson, likeliest: Tensor) -> list[Tensor]:
         """Whether each step's likeliest token is the target's, at each of the lesson's positions.
 
         Step j at a position belongs to the draft that began j positions before it.
         """
         texts, places, _ = self._at(lesson)
-        drafts = self._unroll(lesson, steps)
+        drafts = self._unroll(lesson, SCORED)
         return [
             self._right(self.network.scores(rows[texts, places - 1]), likeliest) for rows in drafts
         ]

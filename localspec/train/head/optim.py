@@ -35,9 +35,9 @@ def orthogonalised(matrix: Tensor) -> Tensor:
 class Muon(Optimizer):
     """Momentum, orthogonalised, with decoupled weight decay."""
 
-    def __init__(self, matrices: Iterable[Tensor], *, lr: float) -> None:
-        """Optimise these matrices."""
-        super().__init__(matrices, {"lr": lr})
+    def __init__(self, matrices: Iterable[Tensor]) -> None:
+        """Optimise these matrices, once `set_rate` has set a rate."""
+        super().__init__(matrices, {"lr": 0.0})
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]  # noqa: ARG002
@@ -53,15 +53,12 @@ class Muon(Optimizer):
                 matrix.add_(push, alpha=-group["lr"] * 0.2 * max(matrix.shape) ** 0.5)
 
 
-def optimisers(parameters: Iterable[Tensor], *, lr: float) -> list[Optimizer]:
-    """Make both optimisers; `lr` is AdamW's, and Muon's after scaling."""
+def optimisers(parameters: Iterable[Tensor]) -> list[Optimizer]:
+    """Make both optimisers, whose rate `set_rate` sets before each step."""
     every = list(parameters)
     matrices = [each for each in every if each.dim() == 2]
     rest = [each for each in every if each.dim() < 2]
-    return [
-        Muon(matrices, lr=lr),
-        AdamW(rest, lr=lr, betas=(0.9, 0.95), weight_decay=0.0),
-    ]
+    return [Muon(matrices), AdamW(rest, betas=(0.9, 0.95), weight_decay=0.0)]
 
 
 def set_rate(optimisers_: Sequence[Optimizer], lr: float) -> None:
