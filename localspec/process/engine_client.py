@@ -250,7 +250,12 @@ class EngineClient:
             self._transport.kill()
 
     def join(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds for the engine to end; returns whether it has."""
+        """Wait for the engine to end; return whether it has.
+
+        Args:
+            timeout: seconds, from the last sign that caches are being stored, after which a process
+                is killed.
+        """
         return self._transport.join(timeout)
 
     def _send(self, body: m.Request, number: int | None = None) -> int:

@@ -75,7 +75,11 @@ class EngineProcess:
         self._process.kill()
 
     def join(self, timeout: float) -> bool:
-        """Wait for the process to end; kill it `timeout` seconds after its last sign of a step."""
+        """Wait for the process to end; kill it `timeout` seconds after its last sign of a step.
+
+        Returns:
+            True: it has ended.
+        """
         steps = -1
         while steps != self._steps:
             steps = self._steps
