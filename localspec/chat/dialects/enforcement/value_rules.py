@@ -92,7 +92,6 @@ class ValueRules(ABC):
     """
 
     words = ("true", "false", "null")
-    equals = ":"
     between = '","'
 
     def __init__(self, tool: CallableTool, of: str) -> None:
