@@ -12,7 +12,8 @@ class LoadRequest:
     """The request from the command line or a program, as plain values.
 
     Attributes:
-        pair: a pair's name, a file or a reference; None for the starter.
+        pair: a pair's name, a file or a reference; None for the starter, or for the pair used last
+            where `chat` or `serve` asks.
         draft: what drafts, separated by commas: files of models or heads, references, pairs' names,
             and the words ``auto`` (everything available: the pair's own draft, the head inside the
             target, and lookup), ``lookup``, ``none``, and kinds of heads (``mtp``, ``dspark``,

@@ -154,7 +154,7 @@ class CompletionList(Static):
         self._find("")
 
     def move(self, by: int) -> str | None:
-        """The input with the candidate `step` places further on; None without candidates."""
+        """The input with the candidate `by` places further on; None without candidates."""
         if not self._found:
             return None
         start = self._at if self._at >= 0 or by > 0 else 0
