@@ -32,6 +32,7 @@ from localspec.engine.record.stats import FinishReason
 from localspec.errors import ConversationError, EngineError, OutOfMemory
 from localspec.ui import launch
 from localspec.ui.chat_app import ChatApp
+from localspec.ui.conversation import conversation_library
 from localspec.ui.conversation.engine_phase import EnginePhase
 from localspec.ui.screens.history import HistoryScreen
 from tests.support.chat_pilot import Chat, chatting, dying, loading
@@ -417,13 +418,14 @@ async def choosing_asleep(archive: Path) -> AsyncIterator[tuple[Chat, threading.
 
 @pytest.mark.parametrize("entered", [True, False])
 async def test_what_is_typed_while_the_models_come_back_belongs_to_the_chosen_conversation(
-    archive: Path, entered: bool
+    archive: Path, entered: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(conversation_library, "_DRAFT_S", 0.1)
     async with choosing_asleep(archive) as (chat, there):
         chat.app.prompt.insert("two")
         if entered:
             await chat.press("enter")
-            await asyncio.sleep(1.1)  # until what was typed before would be stored
+            await asyncio.sleep(0.3)  # until what was typed before would be stored
         there.set()
         await chat.until(lambda: "▌ one" in chat.transcript() and chat.ready(), "the conversation")
         if not entered:
@@ -669,7 +671,10 @@ async def test_a_conversation_opened_before_any_model_is_the_models_too(archive:
         assert len(app.library.record.messages()) == 4
 
 
-async def test_a_message_that_waits_for_another_model_is_sent_once(archive: Path) -> None:
+async def test_a_message_that_waits_for_another_model_is_sent_once(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversation_library, "_DRAFT_S", 0.1)
     conversation = stored(archive, "I am Ada.", "Hello.")
     async with without_a_model(archive, ["Ada."]) as (chat, sessions, loads):
         app = chat.app
@@ -678,7 +683,7 @@ async def test_a_message_that_waits_for_another_model_is_sent_once(archive: Path
         app.pair_loader.switch("second")
         await chat.until(lambda: app.turns.phase is EnginePhase.LOADING)
         await chat.send("Who am I?")
-        await asyncio.sleep(1.5)  # a draft is stored after a second
+        await asyncio.sleep(0.3)  # a draft is stored sooner
         loads.set()
         await chat.until(lambda: sessions and len(sessions[0].messages) == 4, "the answer")
         await chat.until(chat.ready)
@@ -730,7 +735,7 @@ async def test_what_is_typed_while_a_conversation_opens_is_its_draft(archive: Pa
     async with chatting(archive=archive, answers=["A1."]) as chat:
         await chat.ask("first")
         assert chat.app.library.store_thread is not None
-        chat.app.library.store_thread.write(lambda _: time.sleep(1.5))
+        chat.app.library.store_thread.write(lambda _: time.sleep(0.5))
         chat.app.library.open(other)
         chat.app.prompt.insert("meanwhile")
         await asyncio.sleep(0.2)
@@ -743,10 +748,10 @@ async def test_what_is_sent_while_a_found_conversation_opens_waits_for_it(archiv
     async with chatting(archive=archive, answers=["A1.", "A2."]) as chat:
         await chat.ask("first")
         library = chat.app.library
-        load = Store.load
+        load, sent = Store.load, threading.Event()
 
         def slowly(store: Store, conversation: str) -> StoredConversation:
-            time.sleep(1)
+            sent.wait(10)
             return load(store, conversation)
 
         with pytest.MonkeyPatch.context() as patched:
@@ -754,6 +759,7 @@ async def test_what_is_sent_while_a_found_conversation_opens_waits_for_it(archiv
             await chat.send("/history ada")
             await chat.until(lambda: not library.restored)
             await chat.send("Who am I?")
+            sent.set()
             await chat.until(lambda: "A2." in chat.transcript() and chat.ready(), "the answer")
         assert library.record.header.id == other
         assert [m.content for m in library.record.messages()][::2] == ["I am Ada.", "Who am I?"]

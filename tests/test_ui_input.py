@@ -20,6 +20,7 @@ from localspec.pairs.hub.pair_pull import PullRequest
 from localspec.ui.chat_app import ChatApp
 from localspec.ui.commands import command_table
 from localspec.ui.commands.command_table import COMMANDS
+from localspec.ui.conversation import conversation_library
 from localspec.ui.conversation.engine_phase import EnginePhase
 from localspec.ui.conversation.prompt_sender import PromptSender
 from localspec.ui.input.extracts import attached
@@ -353,7 +354,10 @@ async def test_the_footer_says_where_it_is_cut() -> None:
         await chat.until(lambda: not str(footer.render()).endswith("…"))
 
 
-async def test_a_draft_of_an_earlier_run_survives_what_is_typed_at_once(tmp_path: Path) -> None:
+async def test_a_draft_of_an_earlier_run_survives_what_is_typed_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversation_library, "_DRAFT_S", 0.1)
     archive = tmp_path / "c.db"
     with closing(Store(archive)) as store:
         store.save_draft("", "an old draft")
@@ -367,7 +371,7 @@ async def test_a_draft_of_an_earlier_run_survives_what_is_typed_at_once(tmp_path
     async with app.run_test(size=(100, 30)) as pilot:
         chat = Chat(app, pilot, ScriptedSession())
         app.prompt.insert("new")
-        await asyncio.sleep(1.3)  # drafts are kept within a second
+        await asyncio.sleep(0.3)  # drafts are kept sooner
         loads.set()
         await chat.until(lambda: app.prompt.sent.older("new") == "an old draft", "Up finds it")
         assert app.prompt.text == "new"
@@ -376,7 +380,10 @@ async def test_a_draft_of_an_earlier_run_survives_what_is_typed_at_once(tmp_path
     assert app.library.shut_down()
 
 
-async def test_what_was_sent_is_no_draft_of_the_next_conversation(tmp_path: Path) -> None:
+async def test_what_was_sent_is_no_draft_of_the_next_conversation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversation_library, "_DRAFT_S", 0.1)
     archive = tmp_path / "c.db"
 
     def kept() -> str:
@@ -391,7 +398,10 @@ async def test_what_was_sent_is_no_draft_of_the_next_conversation(tmp_path: Path
         await chat.until(lambda: not kept(), "no draft")
 
 
-async def test_what_was_emptied_just_before_new_does_not_come_back(tmp_path: Path) -> None:
+async def test_what_was_emptied_just_before_new_does_not_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversation_library, "_DRAFT_S", 0.1)
     archive = tmp_path / "c.db"
     async with chatting(archive=archive) as chat:
         await chat.ask("a question")
