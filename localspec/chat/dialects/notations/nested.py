@@ -12,7 +12,7 @@ from localspec.chat.dialects.reading.answer_parts import Call
 from localspec.chat.dialects.reading.known_tools import KnownTools, NoCall
 from localspec.chat.dialects.shapes import CallShape
 
-_NAME = re.compile(r"[^\s<>\"'`{}()\[\]=|,;]+")
+NAME = re.compile(r"[^\s<>\"'`{}()\[\]=|,;]+")
 _TAG = re.compile(r"<([^\s<>/]{1,200})>")
 _DEEPEST = 32
 
@@ -26,7 +26,7 @@ def read(
         UnfinishedText: more text is needed.
         NoCall: it is text.
     """
-    named = _NAME.match(text, at)
+    named = NAME.match(text, at)
     if named is None:
         raise NoCall
     if named.end() >= len(text):

@@ -31,7 +31,6 @@ from localspec.chat.dialects.reading.known_tools import FoundCalls, KnownTools, 
 from localspec.chat.dialects.shapes import CallShape
 
 _LONGEST_HEADER = 200
-_NAME = re.compile(r"[^\s<>\"'`{}()\[\]=|,;]+")
 _HEADER = re.compile(r"[\w.\-:/\s`]*\Z")
 NAMES = ("name", "tool_name", "function")
 ARGUMENTS = ("arguments", "parameters", "args", "input")
@@ -257,7 +256,7 @@ class NotationReader:
 
     def _name(self, text: str, at: int) -> str:
         """The name at `at`, which ends at the next mark."""
-        found = _NAME.match(text, at)
+        found = nested.NAME.match(text, at)
         written = found[0] if found else ""
         parts = (*split_marks(self.shape.name_end), self.shape.key_open, *self.shape.after)
         marks = [mark for mark in parts if mark and not mark[0].isalnum()]  # words follow a quote
@@ -317,7 +316,7 @@ class NotationReader:
             return text[at : found.start()].strip(), is_text, found.end()
         if not final and len(text) - at < 2 * _LONGEST_HEADER and line < 0:
             raise UnfinishedText
-        if line < 0 or not _NAME.fullmatch(text, at, line):
+        if line < 0 or not nested.NAME.fullmatch(text, at, line):
             if final and found is None:
                 raise UnfinishedText
             raise NoCall

@@ -55,9 +55,7 @@ class MarkReader(PieceReader):
             (pair for pair in marks.thoughts if pair[0] and prompt.rstrip().endswith(pair[0])), None
         )
         self._ends = self._pattern(marks.ends)
-        self._in_content = self._pattern(
-            [*self._calls.triggers, *marks.closers, *marks.ends, *marks.fillers]
-        )
+        self._in_content = self._pattern(self._content_marks())
 
     @property
     def thinking(self) -> bool:
