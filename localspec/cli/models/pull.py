@@ -14,7 +14,7 @@ from localspec.cli.shared_options import LISTED_DRAFTERS, SCAN
 from localspec.cli.standard_streams import ProgressLine
 from localspec.loading.measurements import ranking
 from localspec.pairs.hub import pair_pull
-from localspec.pairs.hub.pair_pull import PullPlan, PullProgress, PullRequest
+from localspec.pairs.hub.pair_pull import PullProgress, PullRequest
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.report import describe
 from localspec.pairs.report.nearby_heads import HeadOffer
@@ -51,7 +51,14 @@ def command(
     line, asked = ProgressLine(), PullRequest(pair, draft, name)
     retries = RetryPolicy(note=line.show)
     with stoppable(line, "stopped; what came so far is kept, and the same command continues"):
-        look = partial(_look, retries=retries, scan=scan, quant=quant)
+        look = partial(
+            pair_pull.plan,
+            retries=retries,
+            scan=scan,
+            quant=quant,
+            free=ranking.free_as_measured,
+            speed_of=ranking.drafted_speed,
+        )
         found = look(asked)
         line.clear()
         offer = found.report.offer
@@ -74,18 +81,6 @@ def command(
             lambda at: line.update(_describe(at), (at.file.etag, at.file.phase)),
         )
     click.echo(f"installed as {record.name}: try `localspec chat {record.name}`")
-
-
-def _look(asked: PullRequest, retries: RetryPolicy, *, scan: bool, quant: str | None) -> PullPlan:
-    """Look at a pair, by what was measured of this machine."""
-    return pair_pull.plan(
-        asked,
-        retries,
-        scan=scan,
-        quant=quant,
-        free=ranking.free_as_measured,
-        speed_of=ranking.drafted_speed,
-    )
 
 
 def _wants(offer: HeadOffer) -> bool:
