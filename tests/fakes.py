@@ -48,7 +48,6 @@ class FakeModel:
     bos: int | None = BOS
     eos: int | None = EOS
     space: bool = False
-    n_ctx_train: int = 4096
     weights_bytes: int = 1000
     name: str = "fake"
     family: str = "fake"

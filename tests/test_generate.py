@@ -520,7 +520,7 @@ def test_the_figures_add_up() -> None:
     assert stats.generated_tokens == 200 == sum(done.emitted for done in rounds)
     assert stats.accepted_tokens <= stats.drafted_tokens
     assert (
-        stats.tokens_from_draft
+        sum(done.from_draft for done in rounds)
         + stats.recovered_tokens
         + stats.bonus_tokens
         + sum(1 for done in rounds if done.drafted == 0)

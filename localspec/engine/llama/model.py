@@ -74,7 +74,6 @@ class Model:
     """A loaded model; free it with `close` or a ``with`` block, after its contexts.
 
     Attributes:
-        n_ctx_train: trained context length in tokens.
         file_weights: bytes of all weights in the file.
         weights_bytes: bytes of all weight buffers, mapped or copied, on all devices, with those of
             adapters.
@@ -90,7 +89,6 @@ class Model:
         self.handle: lib.llama_model_p | None = handle
         self._vocab = lib.llama_model_get_vocab(handle)
         self.n_vocab = lib.llama_vocab_n_tokens(self._vocab)
-        self.n_ctx_train = lib.llama_model_n_ctx_train(handle)
         self.n_params = lib.llama_model_n_params(handle)
         self.file_weights = lib.llama_model_size(handle)
         self.weights_bytes = weights_bytes or self.file_weights

@@ -251,7 +251,6 @@ class GenerationStats:
     accepted_tokens: int = 0
     recovered_tokens: int = 0
     bonus_tokens: int = 0
-    tokens_from_draft: int = 0
     draft_s: float = 0.0
     verify_s: float = 0.0
     decode_s: float = 0.0
@@ -283,7 +282,6 @@ class GenerationStats:
         self.accepted_tokens += done.accepted
         self.recovered_tokens += done.recovered
         self.bonus_tokens += done.bonus
-        self.tokens_from_draft += done.from_draft
         self.draft_s += done.draft_s
         self.verify_s += done.verify_s
         self.decode_s += done.total_s
