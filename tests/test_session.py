@@ -208,6 +208,36 @@ def test_a_summary_takes_the_place_of_what_was_said() -> None:
     assert contents(session.messages) == [("user", RECALL), ("assistant", "hello")]
 
 
+def test_a_summary_is_of_as_many_turns_as_fit() -> None:
+    session, engine = fake_session(*[HELLO] * 18, n_ctx=600)
+    asked = [f"question {n}" for n in range(10, 26)]
+    for question in asked:
+        list(session.turn(question, Cancel()))
+    events = list(session.compact(Cancel()))
+    prompt = engine.prompts[-1]
+    told = [question for question in asked if question in FakeModel().text(prompt)]
+    left_out = [event.messages // 2 for event in events if isinstance(event, TurnsLeftOut)]
+    assert left_out == [len(asked) - len(told)]
+    # With one turn more, less than an eighth of the context would be left for the summary.
+    turn = len(prompt) // (len(told) + 1)
+    assert 600 * 7 // 8 - turn < len(prompt) <= 600 * 7 // 8
+    list(session.turn("more", Cancel()))
+    assert RECALL in FakeModel().text(engine.prompts[-1])
+
+
+def test_the_last_turn_is_summed_up_or_no_summary_is_asked_for() -> None:
+    session, engine = fake_session(HELLO, HELLO, n_ctx=400)
+    list(session.turn("x" * 170, Cancel()))
+    list(session.compact(Cancel()))
+    assert 350 < len(engine.prompts[-1]) <= 400  # less room than for an answer
+    assert "x" * 170 in FakeModel().text(engine.prompts[-1])
+    session, engine = fake_session(HELLO, HELLO, n_ctx=300)
+    list(session.turn("x" * 170, Cancel()))
+    with pytest.raises(PromptTooLong):
+        list(session.compact(Cancel()))
+    assert contents(session.messages) == [("user", "x" * 170), ("assistant", "hello")]
+
+
 @pytest.mark.parametrize(
     ("reason", "option"),
     [(FinishReason.LENGTH, "--n-predict"), (FinishReason.CONTEXT, "--ctx-size")],

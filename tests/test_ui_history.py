@@ -842,6 +842,16 @@ async def test_a_summary_takes_the_place_of_the_conversation_and_the_way_back_is
         assert [m.content for m in chat.session.messages] == ["one", "A1."]
 
 
+async def test_what_had_no_room_in_a_summary_is_said() -> None:
+    async with chatting(answers=["A1.", "In short: one."]) as chat:
+        await chat.ask("one")
+        chat.session.left_out = 6
+        await chat.send("/compact")
+        await chat.until(lambda: "In short: one." in chat.transcript() and chat.ready())
+        said = " ".join(chat.transcript().split())
+        assert "the oldest 6 messages had no room in it" in said
+
+
 async def test_a_summary_that_is_stopped_changes_nothing() -> None:
     async with chatting(answers=["A1.", "word " * 99]) as chat:
         await chat.ask("one")

@@ -21,14 +21,17 @@ class MessageWindow:
 
     Args:
         size: tokens that the context holds.
+        sums_up: the last message asks for a summary of the others. It is no turn of its own, and
+            the context is filled as far as it can be: no later prompt begins with the same turns.
 
     Attributes:
         left_out: how many messages the last prompt left out.
     """
 
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._room = min(512, size // 8)
+    def __init__(self, size: int, *, sums_up: bool = False) -> None:
+        self._size, self._sums_up = size, sums_up
+        self._most = size - min(512, size // 8)
+        self._enough = self._most if sums_up else int(_FILLED * size)
         self.left_out = 0
 
     def fit(
@@ -41,16 +44,16 @@ class MessageWindow:
             encode: adds the system prompt and returns the ids.
 
         Raises:
-            PromptTooLong: not even the last question fits.
+            PromptTooLong: not even the last turn fits.
         """
-        turns = [i for i, message in enumerate(messages) if i and message.role is Role.USER]
+        places = range(1, len(messages) - self._sums_up)
+        turns = [place for place in places if messages[place].role is Role.USER]
         begin = self.left_out if self.left_out in turns else 0
         prompt = encode(messages[begin:])
         later = [turn for turn in turns if turn > begin]
-        if len(prompt) > self._size - self._room and later:
-            enough = int(_FILLED * self._size)
+        if len(prompt) > self._most and later:
             position = bisect_left(
-                later, True, key=lambda turn: len(encode(messages[turn:])) <= enough
+                later, True, key=lambda turn: len(encode(messages[turn:])) <= self._enough
             )
             begin = later[min(position, len(later) - 1)]
             prompt = encode(messages[begin:])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -67,6 +68,15 @@ class TurnPrompt:
             return self.known_ids.prompt(self._text(some, tools, settings, cancel))
 
         return self.window.fit(messages, encode)
+
+    @contextmanager
+    def summing_up(self) -> Iterator[None]:
+        """Have the prompts inside, which end by asking for a summary, hold as much as fits."""
+        window, self.window = self.window, MessageWindow(self._n_ctx, sums_up=True)
+        try:
+            yield
+        finally:
+            self.window = window
 
     def quoted(self, messages: Sequence[Message], settings: ChatSettings) -> Sequence[Past]:
         """The messages as JSON writes them, if the answer may call tools or has a grammar."""

@@ -87,22 +87,22 @@ class Turns:
 
     def compact(self, cancel: Cancel) -> TurnEvents:
         """As `Session.compact`."""
-        before, window = list(self.messages), self._prompt.window
+        before = list(self.messages)
         if not before:
             raise LocalspecError("there is nothing to sum up", "Ask something first.")
-        left_out = window.left_out
         asked = [*before, Message(Role.USER, SUMMARISE)]
         try:
-            yield from self._answer(asked, cancel, grammar="", stop=())
+            with self._prompt.summing_up():
+                yield from self._answer(asked, cancel, grammar="", stop=())
             summary = self.messages[-1]
         finally:
-            self.messages[:], window.left_out = before, left_out
+            self.messages[:] = before
         if (limit := _LIMITS.get(summary.finish)) is not None:
             raise LocalspecError("the summary was cut", f"Raise {limit}.")
         said = self._template.dialect.said(summary.content).content or ""
         if summary.finish is FinishReason.STOP and said.strip():
             self.messages[:] = [Message(Role.USER, RECALL), summary]
-            window.left_out = 0
+            self._prompt.window.left_out = 0
 
     def complete(
         self,

@@ -111,6 +111,8 @@ class AnswerStream:
     Attributes:
         inbox: where turn events arrive, from any thread.
         heard: the text so far.
+        left_out: how many messages were not told to the model, if the answer's prompt is the first
+            that leaves them out.
     """
 
     def __init__(
@@ -125,10 +127,11 @@ class AnswerStream:
         self.answer: Answer | None = None
         self.heard: list[Span] = []
         self.end: TurnEnd | None = None
+        self.left_out = 0
 
     def begin(self, answer: Answer) -> None:
         """Begin a turn whose text goes into `answer`."""
-        self.answer, self.end = answer, None
+        self.answer, self.end, self.left_out = answer, None, 0
         self.heard.clear()
         self.pace.start()
         self._dashboard.run(True)
@@ -173,11 +176,12 @@ class AnswerStream:
         elif isinstance(event, Noticed):
             self._transcript.say_before(self.answer, event.text)
         elif isinstance(event, TurnsLeftOut):
+            self.left_out = event.messages
             self._transcript.say_before(
                 self.answer,
                 f"the context is full: the oldest {event.messages:,} messages are no longer told"
                 " to the model",
-                "They stay in the conversation. /compact sums it up instead.",
+                "They stay in the conversation. /compact goes on from a summary of what fits.",
             )
         elif isinstance(event, TurnEnd):
             self.end = event

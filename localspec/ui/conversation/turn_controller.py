@@ -405,6 +405,8 @@ class TurnController:
         if said:
             self.record.graft(list(said), self._settings())
             notice = "this summary is what the model knows from now on; F9 goes back"
+            if self.stream.left_out:
+                notice += f"; the oldest {self.stream.left_out:,} messages had no room in it"
         elif error is not None:
             notice = ": ".join(in_words(error))
         else:
