@@ -286,6 +286,19 @@ async def test_a_call_that_a_stop_string_cuts_off_is_not_run(tmp_path: Path) -> 
         assert [one.role for one in chat.session.messages] == [Role.USER, Role.ASSISTANT]
 
 
+async def test_a_call_of_an_answer_that_is_stopped_after_its_last_word_is_not_run(
+    tmp_path: Path,
+) -> None:
+    async with with_tools(tmp_path, calling(), ends_when_stopped=True) as (chat, process, tools):
+        tools.permissions.allow(tools.known["files"].settings, READ)
+        await chat.send("What is in a.txt?")
+        await chat.until(lambda: len(chat.session.messages) == 2, "the whole answer")
+        await chat.press("escape")
+        await chat.until(chat.ready)
+        assert not process.ran
+        assert chat.app.turns.record.messages()[-1].content == calling()
+
+
 async def test_a_question_that_the_help_covers_goes_with_the_turn(tmp_path: Path) -> None:
     async with with_tools(tmp_path, calling()) as (chat, process, _):
         await chat.send("one?")

@@ -852,6 +852,17 @@ async def test_what_had_no_room_in_a_summary_is_said() -> None:
         assert "the oldest 6 messages had no room in it" in said
 
 
+async def test_a_summary_that_is_stopped_after_its_last_word_changes_nothing() -> None:
+    async with chatting(answers=["A1.", "In short: one."]) as chat:
+        await chat.ask("one")
+        chat.session.ends_when_stopped = True
+        await chat.send("/compact")
+        await chat.until(lambda: chat.session.messages[-1].content == "In short: one.")
+        await chat.press("escape")
+        await chat.until(lambda: "there is no summary" in chat.transcript() and chat.ready())
+        assert [m.content for m in chat.session.messages] == ["one", "A1."]
+
+
 async def test_a_summary_that_is_stopped_changes_nothing() -> None:
     async with chatting(answers=["A1.", "word " * 99]) as chat:
         await chat.ask("one")

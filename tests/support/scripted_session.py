@@ -91,6 +91,7 @@ class ScriptedSession:
     round_s: float = 0.0
     prompt_steps: int = 2
     fail_after_rounds: int | None = None
+    ends_when_stopped: bool = False  # after the last round
     stopped_by: str = ""
     pair_name: str = "scripted"
     pair_reference: tuple[str, str | None] = ("scripted", None)
@@ -286,6 +287,8 @@ class ScriptedSession:
         self._stats.finish_reason = reason
         whole = "".join(span.text for span in released)
         self.messages.append(Message(Role.ASSISTANT, whole, reason, tuple(released)))
+        while self.ends_when_stopped and not cancel.is_set():
+            time.sleep(0.005)
         yield TurnEnd(whole, reason, self._stats, self.stopped_by)
 
     def _rounds(self, answer: str) -> Iterator[tuple[tuple[Span, ...], Round]]:

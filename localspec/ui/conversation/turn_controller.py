@@ -362,16 +362,17 @@ class TurnController:
             said: the messages that joined the conversation.
             phase: what the engine is doing now.
         """
+        stopped = self.phase is EnginePhase.STOPPING  # perhaps after its last word
         self.stream.flush()
         self.enter(phase)
         if self._summing:
-            self._compacted(error, said)
+            self._compacted(error, () if stopped else said)
         else:
             self._answered(error, said)
         self._replaced = self._instead_of = None
         self._returning = self._redraws = False
         self.stream.close()
-        if self.phase is EnginePhase.READY and error is None and self._calls(said):
+        if self.phase is EnginePhase.READY and error is None and not stopped and self._calls(said):
             self.enter(EnginePhase.CALLING)
 
     def _calls(self, said: Sequence[Message]) -> bool:
