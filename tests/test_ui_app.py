@@ -571,6 +571,18 @@ async def test_an_answer_that_never_began_replaces_nothing() -> None:
         assert "q" in chat.transcript()
 
 
+async def test_an_empty_answer_replaces_the_one_before_as_another_version() -> None:
+    async with chatting(answers=["Old answer.", ""]) as chat:
+        await chat.ask("q")
+        await chat.press("f5")
+        await chat.until(lambda: "an empty answer" in chat.transcript() and chat.ready())
+        assert "Old answer." not in chat.transcript()
+        assert "‹ 2/2 ›" in chat.transcript()
+        assert [m.content for m in chat.session.messages] == ["q", ""]
+        await chat.press("f9")
+        await chat.until(lambda: "Old answer." in chat.transcript() and chat.ready())
+
+
 async def test_origins_are_shown_on_demand_also_in_the_middle() -> None:
     async with chatting(answers=["A **bold** " * 30], gate=Gate(is_open=False)) as chat:
         await chat.send("go")

@@ -429,7 +429,7 @@ class TurnController:
             if self._redraws and not answer.text:
                 self.show_conversation()
                 answer = None
-            elif self._replaced is not None and not answer.text:
+            elif self._replaced is not None and kept is None:
                 self.transcript.put_back(answer, self._replaced)
                 answer = None
         if kept is None and (self._instead_of is not None or self._returning):
