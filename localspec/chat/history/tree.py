@@ -60,7 +60,8 @@ class MessageTree:
 
         Args:
             nodes: oldest first.
-            leaf: the end of the current path; None, or an unknown id, for the newest node.
+            leaf: on the current path, which goes on with what was added to it last: another
+                window may have gone on from here. None, or an unknown id, for the newest node.
         """
         self.nodes: dict[str, MessageNode] = {}
         self._children: dict[str | None, list[str]] = {None: []}
@@ -69,7 +70,7 @@ class MessageTree:
         for node in nodes:
             self.add(node)
         if leaf in self.nodes:
-            self.end_at(leaf)
+            self.choose(leaf)
 
     def add(self, node: MessageNode) -> None:
         """Add `node`; the current path ends with it."""
