@@ -476,8 +476,9 @@ def test_a_killed_program_loses_at_most_one_round(
     assert record.messages()[-1].spans == (Span(said(record)[3], Origin.TARGET),)
 
 
-def test_what_another_program_has_said_after_an_answer_is_shown_though_that_ends_later(
-    user: Callable[[], StoreUser],
+@pytest.mark.parametrize("answer", ["1", ""])
+def test_what_another_program_has_said_after_an_answer_is_shown_however_that_ends_later(
+    user: Callable[[], StoreUser], answer: str
 ) -> None:
     one, other = user(), user()
     one.turn("q", "a")
@@ -486,8 +487,8 @@ def test_what_another_program_has_said_after_an_answer_is_shown_though_that_ends
     other.record = other.load("q")
     other.turn("from the other", "2")
     other.flush()
-    one.record.end(Message(Role.ASSISTANT, "1", FinishReason.STOP), {})
-    assert said(user().load("q")) == ["q", "a", "from one", "1", "from the other", "2"]
+    one.record.end(Message(Role.ASSISTANT, answer, FinishReason.STOP) if answer else None, {})
+    assert said(user().load("q")) == ["q", "a", "from one", answer, "from the other", "2"]
 
 
 def test_another_program_reads_an_answer_that_is_being_written(

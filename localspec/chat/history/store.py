@@ -210,10 +210,19 @@ class Store:
                 (message, text, pack(spans)),
             )
 
-    def drop(self, conversation: str, nodes: Iterable[str], leaf: str | None) -> None:
-        """Remove messages of a failed or empty turn."""
+    def drop(self, conversation: str, nodes: Sequence[str], leaf: str | None) -> None:
+        """Remove messages of a failed or empty turn, unless another program went on from them.
+
+        Args:
+            conversation: its id.
+            nodes: the messages, the first one first.
+            leaf: the end of the path in force.
+        """
+        followed = "SELECT 1 FROM messages WHERE conversation = ? AND parent = ?"
         with self._transaction():
-            for node in nodes:
+            for node in reversed(nodes):
+                if self._db.execute(followed, (conversation, node)).fetchone():
+                    break
                 self._db.execute(f"DELETE FROM words WHERE rowid = ({_NUMBER})", (node,))  # noqa: S608
                 self._db.execute("DELETE FROM pieces WHERE message = ?", (node,))
                 self._db.execute("DELETE FROM messages WHERE id = ?", (node,))
