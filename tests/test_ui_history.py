@@ -730,6 +730,24 @@ async def test_an_engine_lost_while_a_conversation_opens_leaves_that_on_screen(
         assert asked == ["I am Ada.", "Who am I?"]
 
 
+async def test_a_draft_outlives_what_another_window_sends(archive: Path) -> None:
+    async with chatting(archive=archive) as one:
+        one.app.prompt.insert("a long unsent text")
+        with closing(Store(archive)) as store:
+            await one.until(lambda: store.draft(""), "the draft")
+            async with chatting(archive=archive) as other:
+                await other.until(lambda: other.app.prompt.text, "the draft")
+                other.app.prompt.clear()
+                await other.ask("another question")
+            assert store.draft("") == ""
+    with closing(Store(archive)) as store:
+        assert store.draft("") == "a long unsent text"
+    async with chatting(archive=archive) as other:  # one that closes with nothing leaves it
+        pass
+    with closing(Store(archive)) as store:
+        assert store.draft("") == "a long unsent text"
+
+
 async def test_what_is_typed_while_a_conversation_opens_is_its_draft(archive: Path) -> None:
     other = stored(archive, "I am Ada.", "Hello.", draft="earlier")
     async with chatting(archive=archive, answers=["A1."]) as chat:

@@ -54,7 +54,7 @@ class ConversationLibrary:
     _knows_sent: bool = False  # what earlier runs sent has been read
     _unread: bool = True  # the stored draft has not been read; it may not be replaced
     _draft_timer: Timer | None = None
-    _draft: tuple[str, str] | None = None
+    _draft: tuple[str, str] = ("", "")  # a conversation, and what the input holds for it
 
     def start(self) -> None:
         """Open the store, in its own thread."""
@@ -62,8 +62,12 @@ class ConversationLibrary:
             self.store_thread.start()
 
     def shut_down(self) -> bool:
-        """Write what is left; return whether all of it was written in time."""
-        self._save_draft()
+        """Write what is left; return whether all of it was written in time.
+
+        So is the draft, again: since it was stored, another window may have put its own there.
+        """
+        if self._draft_timer is not None or self._draft[1]:
+            self._save_draft()
         return self.store_thread is None or self.store_thread.close(_PATIENCE_S)
 
     def loaded(self, session: SessionInfo) -> None:
@@ -91,8 +95,8 @@ class ConversationLibrary:
     def sent(self) -> None:
         """Forget the draft, which is about to be sent: a new conversation takes none along."""
         if self.store_thread is not None and not self.record.tree.nodes:
-            self._draft = None
-            self.store_thread.write(lambda store: store.save_draft("", ""))
+            self._draft = ("", "")
+            self._save_draft()
 
     def _leave(self, conversation: str) -> None:
         """Store the input as the draft of the conversation on screen, and empty it for another.
@@ -105,18 +109,17 @@ class ConversationLibrary:
             return
         self.draft(prompt.text)
         self._save_draft()
-        self._coming, self._unread = conversation, True
+        self._coming, self._unread, self._draft = conversation, True, (conversation, "")
         if prompt.text.strip():
             prompt.sent.add(prompt.text)  # Up finds it in the other conversation
         prompt.clear()
 
     def _save_draft(self) -> None:
-        draft, timer, self._draft, self._draft_timer = self._draft, self._draft_timer, None, None
+        (key, text), timer, self._draft_timer = self._draft, self._draft_timer, None
         if timer is not None:
             timer.stop()  # it would store what is typed next before the draft there is read
-        if draft is None or self.store_thread is None:
+        if self.store_thread is None:
             return
-        key, text = draft
         if not self._unread:
             self.store_thread.write(lambda store: store.save_draft(key, text))
         elif text:  # after text that the user has not seen yet
