@@ -908,6 +908,24 @@ async def test_what_is_chosen_while_a_pair_is_loaded_says_why_it_does_not_open(
         await chat.until(chat.ready)
 
 
+async def test_a_conversation_that_comes_while_the_list_is_open_is_not_deleted(
+    archive: Path,
+) -> None:
+    resume = long_conversation(archive, 2)
+
+    async with loading(ScriptedSession(), archive=archive, resume=resume) as (chat, loaded):
+        await history(chat)
+        await chat.until(lambda: "2 messages" in chat.screen())
+        loaded.set()
+        await chat.until(lambda: chat.app.library.record.header.id == resume and chat.ready())
+        await chat.press("ctrl+d")
+        assert "this conversation is open" in chat.screen()
+        await chat.press("ctrl+n", *"!", "enter")
+        await chat.until(lambda: chat.app.library.record.header.title.endswith("!"))
+    (title,) = titles(archive)
+    assert title.endswith("!")
+
+
 async def test_what_is_deleted_stays_so_when_the_list_is_closed_at_once(archive: Path) -> None:
     long_conversation(archive, 2)
 

@@ -262,8 +262,7 @@ def show_rounds(app: CommandContext, argument: str) -> None:
 def history(app: CommandContext, argument: str) -> None:
     """List the stored conversations, open one, or read a file."""
     if not argument:
-        screen = HistoryScreen(app.library, app.library.record.header.id)
-        app.push_screen(screen, partial(_open, app))
+        app.push_screen(HistoryScreen(app.library), partial(_open, app))
     elif is_file(path := import_export.with_found_ending(user_path(argument))):
         app.library.work(app.library.import_file(path))
     else:

@@ -66,7 +66,6 @@ class HistoryScreen(Dialogue[str | None]):
 
     Args:
         library: holds the conversations.
-        current: the id of the one on screen.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -83,10 +82,9 @@ class HistoryScreen(Dialogue[str | None]):
         ("pageup", "page('up')", "Previous page"),
     ]
 
-    def __init__(self, library: ConversationLibrary, current: str) -> None:
+    def __init__(self, library: ConversationLibrary) -> None:
         super().__init__()
         self._library = library
-        self._current = current
         self._found: list[ListedConversation] = []
         self._found_by: str | None = None  # the search that found them
         self._opens = False  # the one that the present search finds, once it is listed
@@ -112,6 +110,11 @@ class HistoryScreen(Dialogue[str | None]):
         """Show all."""
         self._list.can_focus = False
         self._refresh()
+
+    @property
+    def _current(self) -> str:
+        """The id of the conversation on screen, which may change while the list is open."""
+        return self._library.record.header.id
 
     # The list
 
