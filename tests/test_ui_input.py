@@ -156,6 +156,29 @@ async def test_what_waits_stands_in_the_input_again_where_the_answer_is_none(end
         assert len(chat.session.messages) <= 2
 
 
+async def test_a_question_that_fails_comes_back_before_what_waits() -> None:
+    gate = Gate(is_open=False)
+    async with chatting(gate=gate, fail_after_rounds=0) as chat:
+        await chat.send("first")
+        await chat.until(lambda: chat.app.turns.phase is EnginePhase.ANSWERING)
+        await chat.send("second")
+        chat.app.prompt.insert("third")
+        gate.open()
+        await chat.until(chat.ready)
+        assert chat.app.prompt.text == "first\nsecond\nthird"
+
+
+async def test_a_question_that_a_lost_engine_was_asked_comes_back_before_what_waits() -> None:
+    async with dying() as (chat, sessions, die):
+        sessions[0].gate.close()
+        await chat.send("first")
+        await chat.until(lambda: chat.app.turns.phase is EnginePhase.ANSWERING)
+        await chat.send("second")
+        die()
+        await chat.until(lambda: chat.app.turns.phase is EnginePhase.DEAD)
+        assert chat.app.prompt.text == "first\nsecond"
+
+
 async def test_what_waits_outlives_the_program(tmp_path: Path) -> None:
     archive = tmp_path / "c.db"
     async with chatting(gate=Gate(is_open=False), archive=archive) as chat:

@@ -58,10 +58,8 @@ class EngineEvents:
                 | messages.ToolsOffered()
             ) as answered:
                 self._to_asker(envelope.request, answered)
-            case messages.TurnOver(error, said):
-                self.app.turns.over(_raised(error), said)
-                self.app.show_phase()  # the figures now cover the whole answer
-                (self.sender.answered if error is None else self.sender.give_back)()
+            case messages.TurnOver() as ended:
+                self._over(ended)
             case messages.ChangeDone(error):
                 self._changed(error)
             case messages.BenchProgress() | messages.JobDone() as news:
@@ -72,6 +70,14 @@ class EngineEvents:
             case messages.Died(error):
                 self._died(error.exception())
 
+    def _over(self, ended: messages.TurnOver) -> None:
+        """A turn has ended; messages that waited stand behind a question that failed."""
+        if ended.error is not None:
+            self.sender.give_back()
+        self.app.turns.over(_raised(ended.error), ended.said)
+        self.app.show_phase()  # the figures now cover the whole answer
+        self.sender.answered()
+
     def _died(self, error: Exception) -> None:
         """The engine's process ended by itself: say why, keep the conversation, lose no input.
 
@@ -79,8 +85,8 @@ class EngineEvents:
         """
         self._leave_comparison()
         self.size.died()
+        self.sender.give_back()  # behind the question that has failed
         self.app.pair_loader.died(error)
-        self.sender.give_back()
 
     def _loaded(self, info: SessionInfo) -> None:
         """Show a loaded pair; after the first one, propose others that suit this machine."""

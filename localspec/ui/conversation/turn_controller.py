@@ -434,7 +434,7 @@ class TurnController:
                 answer = None
         if kept is None and (self._instead_of is not None or self._returning):
             # An edited question, or a tool, got no answer: the conversation stays as it was.
-            self.prompt.give_back(self._asked)
+            self.prompt.put_back(self._asked)
             self.reopen(notice=": ".join(in_words(error)) if error is not None else "")
         elif error is not None:
             self._failed(error, answer)
@@ -443,5 +443,5 @@ class TurnController:
         """Say what happened; a question without any answer goes back into the input."""
         if answer is not None and not answer.text:
             self.transcript.take_back(answer)
-            self.prompt.give_back(self._asked)
+            self.prompt.put_back(self._asked)
         self.transcript.say_error(error)

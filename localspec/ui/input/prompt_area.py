@@ -287,7 +287,8 @@ class PromptArea(TextArea):
 
     def put_back(self, text: str) -> None:
         """Put back a text that could not be sent, before newly typed text."""
-        self.show("\n".join(part for part in (text, self.text) if part))
+        if text:
+            self.show("\n".join(part for part in (text, self.text) if part))
 
     def keep(self, text: str) -> None:
         """Put back the text before a command: another command may follow."""
