@@ -19,6 +19,7 @@ from localspec.chat.events import (
     TurnEnd,
     TurnsLeftOut,
 )
+from localspec.chat.prompt.template import ChatTemplate
 from localspec.chat.session.turns import SUMMARISE
 from localspec.chat.settings import UNMEASURED_GAMMA, ChatSettings
 from localspec.engine.cancel import Cancel
@@ -270,22 +271,34 @@ def test_a_summary_is_bound_by_nothing_that_binds_answers() -> None:
     assert session.messages[-1].content == "h"
 
 
-def test_the_time_to_the_first_token_counts_the_reading_of_a_grammar(
+def test_the_time_to_the_first_token_counts_the_making_of_the_prompt_and_the_reading_of_a_grammar(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    session, _ = fake_session(HELLO, HELLO)
+    session, _ = fake_session(HELLO, HELLO, HELLO)
+
+    def wait() -> float:
+        return (
+            cast(TurnEnd, list(session.turn("hi", Cancel()))[-1]).stats.time_to_first_token_s or 0
+        )
 
     def slowly(*_: object) -> Constraint:
         time.sleep(0.3)
         return Anything()
 
-    monkeypatch.setattr(GrammarReader, "begin", slowly)
-    waits = []
-    for grammar in ('root ::= "hello"', ""):
-        session.settings = replace(session.settings, grammar=grammar)
-        waits.append(list(session.turn("hi", Cancel()))[-1].stats.time_to_first_token_s)
-    assert waits[0] >= 0.3
-    assert waits[0] - waits[1] > 0.2
+    def rendered(*_: object, **_more: object) -> str:
+        time.sleep(0.3)
+        return "hi"
+
+    waits = [wait()]
+    with monkeypatch.context() as patched:
+        patched.setattr(GrammarReader, "begin", slowly)
+        session.settings = replace(session.settings, grammar='root ::= "hello"')
+        waits.append(wait())
+    session.settings = replace(session.settings, grammar="")
+    monkeypatch.setattr(ChatTemplate, "render", rendered)
+    waits.append(wait())
+    assert min(waits[1:]) >= 0.3
+    assert min(waits[1:]) - waits[0] > 0.2
 
 
 @pytest.mark.parametrize("sums_up", [True, False])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from localspec import formats
@@ -316,7 +317,8 @@ class Session:
         Yields and raises as `turn` does.
         """
         allowed = None if drafters is None else frozenset(drafters)
-        how = self._writer.how(settings, after, self._prompt.budget(settings, opening))
+        budget, begun = self._prompt.budget(settings, opening), perf_counter()
+        how = self._writer.how(settings, after, budget, begun)
         how = replace(how, top_logprobs=top_logprobs, drafters=allowed)
         turn = self._turns.complete(prompt, settings, how, answer, cancel, texts=texts)
         return self._guard.turn(turn, cancel)

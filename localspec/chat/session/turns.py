@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 from localspec.chat.conversation import RECALL, Message, Role
@@ -131,7 +132,7 @@ class Turns:
 
         Settings that are among the `changes` have another value for this answer.
         """
-        settings = replace(self._drafting.settings, **changes)
+        begun, settings = perf_counter(), replace(self._drafting.settings, **changes)
         left_out = self._prompt.window.left_out
         known = len(self._template.notices)
         try:
@@ -153,10 +154,10 @@ class Turns:
         try:
             if prompt is None:
                 raise Cancelled
-            calling, after = self._prompt.calling(settings, opened)
-            how = self._writer.how(calling, after, self._prompt.budget(settings, opened))
-            how = replace(how, trace=self.trace)
             texts = self._prompt.quoted(asked, settings) if self._writer.pair.lookup else ()
+            calling, after = self._prompt.calling(settings, opened)
+            how = self._writer.how(calling, after, self._prompt.budget(settings, opened), begun)
+            how = replace(how, trace=self.trace)
             reason = yield from self._writer.write(prompt, how, answer, cancel, texts)
         except Cancelled:
             reason = FinishReason.CANCELLED

@@ -50,7 +50,7 @@ class Writer:
         self.stored: StoredPrefix | None = None
         self.past: PastStore | None = None
         self._others: Sequence[Past] = ()  # what `past` recalled last
-        self._prepared_s = 0.0  # what the settings of the next generation took
+        self._prepared_s = 0.0  # what the preparation of the next generation took
         self.pair = pair
         self._engine = engine
         self._drafting = drafting
@@ -106,18 +106,19 @@ class Writer:
         settings: ChatSettings,
         after: Sequence[str],
         thought: tuple[str, str, tuple[int, ...]] | None,
+        begun: float,
     ) -> GenerateSettings:
-        """Settings of one generation, which counts the time that they take here.
+        """Settings of one generation, whose figures count the time that its preparation took.
 
         Args:
             settings: of the answer.
             after: texts in order; the grammar applies once all of them have been written.
             thought: for thoughts with a budget: the opening mark (empty if the thought is already
                 open), the closing mark, and the tokens that close it.
+            begun: when its preparation began, by `perf_counter`.
         """
-        started = perf_counter()
         constraint = self._constraint(settings.grammar, after)
-        self._prepared_s = perf_counter() - started
+        self._prepared_s = perf_counter() - begun
         if thought is not None:
             begin, close, closing = thought
             constraint = Budgeted(

@@ -226,10 +226,10 @@ class DrafterStats:
 class GenerationStats:
     """Sums over the rounds of one generation. Times in seconds.
 
-    `prepared_s` is the time before the prefill, in which a grammar is read. `time_to_first_token_s`
-    includes it and the prefill, and ends with the first round that emitted something; loading is
-    left out. `draft_prefill` and `draft_cached` are those of
-    the first round that asked a drafter, which reads the prompt, and the few tokens after it.
+    `prepared_s` is the time before the prefill, in which a prompt is made of a conversation, and a
+    grammar is read. `time_to_first_token_s` includes it and the prefill, and ends with the first
+    round that emitted something; loading is left out. `draft_prefill` and `draft_cached` are those
+    of the first round that asked a drafter, which reads the prompt, and the few tokens after it.
     `drafters` has the sums of every drafter that was asked, by name.
     `lenience` is that of a lossy rule, None for a lossless one.
     """
