@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -74,9 +75,10 @@ def test_neighbours_of_one_role_are_merged_where_roles_must_alternate() -> None:
     assert template(ALTERNATING).notices == []
 
 
-def test_a_template_that_refuses_everything_is_an_error_with_its_reason() -> None:
-    refusing = template("{{ raise_exception('never') }}")
-    with pytest.raises(LocalspecError, match="never"):
+@pytest.mark.parametrize("said", ["never", "never."])
+def test_a_template_that_refuses_everything_is_an_error_with_its_reason(said: str) -> None:
+    refusing = template("{{ raise_exception('" + said + "') }}")
+    with pytest.raises(LocalspecError, match=r": never$"):  # a full stop follows it
         refusing.render([HI])
 
 
@@ -142,6 +144,9 @@ def test_folding_and_merging() -> None:
     assert fold_system([HI]) == [HI]
     assert fold_system([SYSTEM]) == [Message(Role.USER, SYSTEM.content)]  # never lost
     assert merge_neighbours([HI, HI, ANSWER]) == [Message(Role.USER, "hi\n\nhi"), ANSWER]
+    first, second = (replace(HI, more={"role": "tool", "tool_call_id": one}) for one in "12")
+    told = replace(second, content="hi\n\nhi")
+    assert merge_neighbours([HI, first, second, HI]) == [HI, first, told]
 
 
 def test_the_toys_template(target_model: Model) -> None:

@@ -77,13 +77,17 @@ def fold_system(messages: Sequence[Message]) -> list[Message]:
 
 
 def merge_neighbours(messages: Sequence[Message]) -> list[Message]:
-    """Merge neighbours of one role, for templates that require alternating roles."""
+    """Merge neighbours of one role, for templates that require alternating roles.
+
+    A tool's result joins nothing before it, so that each stays the answer to its call. What the
+    user says after a result becomes a part of it: such templates let no user follow a tool.
+    """
     merged: list[Message] = []
     for message in messages:
-        if merged and merged[-1].role is message.role:
-            last = merged[-1]
+        last = merged[-1] if merged else None
+        if last and last.role is message.role and message.more.get("role") != "tool":
             text = "\n\n".join(part for part in (last.content, message.content) if part)
-            merged[-1] = replace(message, content=text)
+            merged[-1] = replace(message, content=text, more={**message.more, **last.more})
         else:
             merged.append(message)
     return merged

@@ -167,7 +167,7 @@ class ChatTemplate:
         if not refusal:
             raise TemplateUnusable("writes nothing")
         raise LocalspecError(
-            f"the model's chat template refuses this conversation: {refusal}",
+            f"the model's chat template refuses this conversation: {refusal.removesuffix('.')}",
             "Start a new conversation, or leave out the system prompt.",
         )
 

@@ -1,0 +1,84 @@
+"""What coding agents send: over llama.cpp's real templates, no request of theirs ends a session."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from localspec.chat.prompt.template import ChatTemplate
+from localspec.chat.settings import ChatSettings
+from localspec.serve.core.requests import parsed
+from localspec.serve.protocols.anthropic_messages import MessagesRequest
+from localspec.serve.protocols.protocol_types import ProtocolRequest
+from tests.fakes import FakeModel, renderer
+from tests.support.llama_source import LEARNT, templates
+from tests.support.pairwise import usually
+
+TEMPLATES = templates()
+# They refuse a conversation whose roles do not alternate; a tool's result is of neither role.
+MISTRALS = (
+    *("Mistral-Small-3.2-24B-Instruct-2506", "mistralai-Ministral-3-14B-Reasoning-2512"),
+    "mistralai-Mistral-Nemo-Instruct-2407",
+)
+READ = {"name": "Read", "description": "reads a file"}
+PATH = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+ASKED = {"role": "user", "content": "Read a.txt and b.txt"}
+
+
+def called(*files: str) -> dict[str, Any]:
+    """The model's turn that calls the tool once for each file."""
+    calls = [
+        {"type": "tool_use", "id": f"toolu_{file}", "name": "Read", "input": {"path": file}}
+        for file in files
+    ]
+    return {"role": "assistant", "content": [{"type": "text", "text": "I do."}, *calls]}
+
+
+def result(file: str) -> dict[str, Any]:
+    content = f"The contents of {file}"
+    return {"type": "tool_result", "tool_use_id": f"toolu_{file}", "content": content}
+
+
+def rendered(name: str, kind: type[ProtocolRequest], **body: Any) -> str:
+    """The prompt that this template makes of a request."""
+    model: Any = FakeModel(chat_template=TEMPLATES[name])
+    chat = ChatTemplate(model, renderer(), dialects=LEARNT)
+    core = parsed(json.dumps(body).encode(), kind).core()
+    asked, _ = core.prepared(ChatSettings(), chat.dialect)
+    return chat.render(asked.messages, variables=asked.variables, give_up=False)
+
+
+def of_claude_code(name: str, *messages: Any) -> str:
+    tools = [{**READ, "input_schema": PATH}]
+    return rendered(name, MessagesRequest, messages=messages, tools=tools, max_tokens=4)
+
+
+@pytest.mark.parametrize("name", usually(sorted(TEMPLATES), *(MISTRALS if TEMPLATES else ())))
+def test_what_stands_beside_a_tools_result_reaches_the_model(name: str) -> None:
+    """Claude Code puts reminders there, and what the user types while a tool runs."""
+    reminder = {"type": "text", "text": "<system-reminder>Mind the gap</system-reminder>"}
+    late = {"role": "system", "content": "Mind the step"}
+    for files in (("a.txt",), ("a.txt", "b.txt")):
+        back = {"role": "user", "content": [*map(result, files), reminder]}
+        answer, then = {"role": "assistant", "content": "Done."}, {"role": "user", "content": "So?"}
+        for rest in ((back,), (back, late), (back, answer, then)):
+            text = of_claude_code(name, ASKED, called(*files), *rest)
+            places = [text.find(f"The contents of {file}") for file in files]
+            assert min(places) >= 0, (name, files)
+            assert max(places) < text.find("Mind the gap"), (name, files)
+            assert ("Mind the step" in text) is (late in rest)
+
+
+def test_each_result_stays_the_answer_to_its_call() -> None:
+    name = MISTRALS[0]
+    if name not in TEMPLATES:
+        pytest.skip("llama.cpp's templates are not here")
+    reminder = {"type": "text", "text": "Mind the gap"}
+    back = {"role": "user", "content": [result("a.txt"), result("b.txt"), reminder]}
+    text = of_claude_code(name, ASKED, called("a.txt", "b.txt"), back)
+    *_, first, second = text.split("[TOOL_RESULTS]")
+    assert "a.txt" in first
+    assert "b.txt" in second
+    assert second.rstrip("]").endswith("Mind the gap[/TOOL_RESULTS")
