@@ -27,7 +27,7 @@ from localspec.serve.core.told_messages import ToldCall, ToldMessage, in_turns
 from localspec.serve.protocols.anthropic_messages import MessagesRequest, error_of
 from localspec.serve.protocols.chat_completions import ChatRequest
 from localspec.serve.protocols.openai_responses import ResponsesRequest
-from localspec.serve.protocols.protocol_types import ProtocolRequest, ReplyWriter, encoded
+from localspec.serve.protocols.protocol_types import ProtocolRequest, ReplyWriter, encoded, unread
 from localspec.serve.protocols.response_tools import OfferedTools
 from localspec.serve.refusals import Refusal, unavailable
 from tests.fakes import rounds_of
@@ -705,6 +705,15 @@ def test_a_picture_from_a_tool_does_not_end_an_agents_session() -> None:
     said = {"role": "tool", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
     (told,) = core(CHAT, messages=[said]).messages
     assert told.text == named
+
+
+def test_pages_that_claude_code_read_stand_beside_the_tools_result() -> None:
+    result = {"type": "tool_result", "tool_use_id": "1", "content": "PDF file read: a.pdf"}
+    for kind in ("document", "image"):
+        pages = {"type": kind, "source": {"type": "base64", "data": "x"}}
+        talk = [{"role": "user", "content": [result, pages, {"type": "text", "text": "So?"}]}]
+        _, told = core(MESSAGES, messages=talk, max_tokens=4).messages
+        assert told == ToldMessage("user", f"{unread(kind)}\nSo?")
 
 
 def test_fields_without_a_value_are_as_if_they_were_not_there() -> None:

@@ -147,9 +147,10 @@ class TurnMessage(Struct):
         """The message with the index `i`, in the form that all protocols share.
 
         Results of tools come first, each as a message: templates want them right after the calls.
+        What stands beside them belongs to them: so Claude Code sends the pages of a PDF.
 
         Raises:
-            Refusal: it has an image or another file that is not the result of a tool.
+            Refusal: it has an image or another file that is not from a tool.
         """
         content, place = self.content, f"messages[{i}].content"
         if isinstance(content, str):
@@ -164,7 +165,9 @@ class TurnMessage(Struct):
             if block.type == "tool_result"
         ]
         yield from results
-        text = _joined(block.read(f"{place}[{at}]") for at, block in enumerate(content))
+        text = _joined(
+            block.read(f"{place}[{at}]", lenient=bool(results)) for at, block in enumerate(content)
+        )
         if text or not results:
             yield ToldMessage(self.role, text)
 
