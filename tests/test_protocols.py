@@ -716,6 +716,12 @@ def test_pages_that_claude_code_read_stand_beside_the_tools_result() -> None:
         assert told == ToldMessage("user", f"{unread(kind)}\nSo?")
 
 
+def test_continues_twenty_stop_texts_are_taken() -> None:
+    stops = [f"stop {i}" for i in range(20)]
+    assert core(CHAT, messages=ASKED, stop=stops).options.stop == stops
+    assert core(MESSAGES, messages=ASKED, stop_sequences=stops, max_tokens=4).options.stop == stops
+
+
 def test_fields_without_a_value_are_as_if_they_were_not_there() -> None:
     """Some libraries write every field of their types."""
     nothing = dict.fromkeys(("id", "status", "namespace", "arguments", "summary", "output"))

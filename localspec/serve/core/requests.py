@@ -28,7 +28,7 @@ from localspec.serve.refusals import Refusal
 Count = Annotated[int, Meta(ge=-1, le=1 << 31)]
 Seed = Annotated[int, Meta(ge=-(1 << 63), le=MOST_WHOLE)]
 StopText = Annotated[str, Meta(max_length=256)]
-StopTexts = Annotated[list[StopText], Meta(max_length=16)]
+StopTexts = Annotated[list[StopText], Meta(max_length=64)]
 Top = Annotated[int, Meta(ge=0, le=20)]
 T = TypeVar("T")
 
