@@ -722,6 +722,25 @@ def test_continues_twenty_stop_texts_are_taken() -> None:
     assert core(MESSAGES, messages=ASKED, stop_sequences=stops, max_tokens=4).options.stop == stops
 
 
+def test_pictures_may_be_larger_than_all_text() -> None:
+    """They are in every request of an agent, and only words stand for them."""
+    picture = {"type": "image", "source": {"type": "base64", "data": "x" * (9 << 20)}}
+    for block, taken in (picture, True), ({"type": "text", "text": "x" * (9 << 20)}, False):
+        result = {"type": "tool_result", "tool_use_id": "1", "content": [block]}
+        talk = [{"role": "user", "content": [result]}]
+        asked, _ = core(MESSAGES, messages=talk, max_tokens=4).prepared(ChatSettings(), Dialect())
+        with nullcontext() if taken else pytest.raises(Refusal, match="8 MB besides pictures"):
+            require_sendable(asked)
+
+
+@pytest.mark.parametrize("values", [b"0,", b"[],", b"[" * 60 + b"]" * 60 + b","])
+def test_a_body_has_no_more_values_than_fit_without_pictures(values: bytes) -> None:
+    """They take up to thirty times their bytes, and some seconds in which nobody is answered."""
+    with pytest.raises(Refusal, match="8 MB besides pictures") as caught:
+        parsed(b"[" + values * ((9 << 20) // len(values)) + b"0]", ChatRequest)
+    assert caught.value.status == 413
+
+
 def test_fields_without_a_value_are_as_if_they_were_not_there() -> None:
     """Some libraries write every field of their types."""
     nothing = dict.fromkeys(("id", "status", "namespace", "arguments", "summary", "output"))

@@ -614,6 +614,21 @@ def test_mixed_requests_of_four_clients(served: Serving, each: int) -> None:
     assert served.metric("requests_total") - before >= 3 * each
 
 
+@pytest.mark.parametrize("connection", [b"keep-alive", b"close"])
+def test_that_a_body_is_too_large_is_told_to_who_still_sends_it(
+    served: Serving, connection: bytes
+) -> None:
+    size = 40 << 20
+    head = b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nConnection: %b\r\n" % connection
+    with socket.create_connection(("127.0.0.1", served.port), timeout=20) as sock:
+        sock.sendall(head + b"Content-Length: %d\r\n\r\n" % size + bytes(size))
+        reply = b""
+        while part := sock.recv(65536):
+            reply += part
+    assert b"413" in reply[:20]
+    assert b"the body is larger than 32 MB" in reply
+
+
 @pytest.mark.parametrize("many", [60, pytest.param(250, marks=pytest.mark.slow)])
 def test_malformed_requests_get_an_answer_and_do_no_harm(served: Serving, many: int) -> None:
     """None of them is a fault of the server, none makes it wait."""

@@ -18,7 +18,8 @@ from localspec.serve.refusals import Refusal
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 _OPEN = ("/health", "/v1/health")  # health checks need no key
 _BODY_S = 30.0
-_BODY_BYTES = 8 << 20
+_BODY_BYTES = 32 << 20  # agents send pictures again and again, also to models that read text
+_READ_BYTES = 4 * _BODY_BYTES  # a client that is refused while it still sends sees only a reset
 _ORIGIN = re.compile(r"(\*|null|file://|[a-z][a-z0-9+.-]*://[^/?#@\s]*[^/?#@\s:])/?")
 _OWN_PORTS = (("http://", ":80"), ("https://", ":443"))
 # Nothing else may follow: a URL made from the header must not change the request's path.
@@ -44,7 +45,7 @@ class AccessRules:
 
         Raises:
             Refusal: 403 for a host or a web page that is not allowed, 401 for a wrong key, 413 for
-                a body that is too large.
+                a body that is much too large.
         """
         name = host_name(request.headers.get("host", ""))
         if not name or (name not in self.hosts and not _is_address(name)):
@@ -62,7 +63,7 @@ class AccessRules:
                 code="invalid_api_key",
             )
         length = request.headers.get("content-length", "0")
-        if length.isascii() and length.isdigit() and int(length[:20]) > _BODY_BYTES:
+        if length.isascii() and length.isdigit() and int(length[:20]) > _READ_BYTES:
             raise _too_large()
 
     def _knows(self, request: Request) -> bool:
@@ -73,22 +74,26 @@ class AccessRules:
 
 
 async def read_body(request: Request) -> bytes:
-    """Read a request's body.
+    """Read a request's body; of one that is too large the rest is not kept.
 
     Raises:
         Refusal: 408 if it takes too long, 413 if it is too large.
     """
-    body = bytearray()
+    body, size = bytearray(), 0
     try:
         async with asyncio.timeout(_BODY_S):
             async for part in request.stream():
-                body += part
-                if len(body) > _BODY_BYTES:
-                    raise _too_large()
+                size += len(part)
+                if size <= _BODY_BYTES:
+                    body += part
+                elif size > _READ_BYTES:
+                    break
     except TimeoutError:
         raise Refusal(408, f"the body took longer than {_BODY_S:g} seconds") from None
     except ClientDisconnect:
         raise Refusal(400, "the client has gone") from None
+    if size > _BODY_BYTES:
+        raise _too_large()
     return bytes(body)
 
 

@@ -33,6 +33,8 @@ Top = Annotated[int, Meta(ge=0, le=20)]
 T = TypeVar("T")
 
 MOST_TOOLS = 256
+_TEXT_BYTES = 8 << 20  # pictures that only words stand for come on top
+_VALUES = _TEXT_BYTES // 2  # so many of the shortest has JSON of that size: 0,0,0
 _ANY_SEED = -1  # llama-server's word for a new one; OpenAI's seeds have a sign
 
 # A request has a field for each name of a setting of the sampler chain.
@@ -325,14 +327,22 @@ def require_sendable(asked: AnswerRequest) -> None:
     """Refuse values that cannot be sent to the engine's process.
 
     Raises:
-        Refusal: an integer in the request has more than 64 bits, or it is nested too deep.
+        Refusal: the request has an integer of more than 64 bits, is nested too deep, or has more
+            text than any context holds.
     """
     try:
-        msgspec.msgpack.encode(asked)
+        size = len(msgspec.msgpack.encode(asked))
     except OverflowError:
         raise Refusal(400, "an integer in the request has more than 64 bits") from None
     except RecursionError:
         raise Refusal(400, "the request is nested too deep") from None
+    if size > _TEXT_BYTES:
+        raise _too_large()
+
+
+def _too_large() -> Refusal:
+    said = f"the request has more than {_TEXT_BYTES >> 20} MB besides pictures"
+    return Refusal(413, said, code="too_large")
 
 
 def _whole(value: Any, depth: int = 2) -> Any:
@@ -360,6 +370,8 @@ def parsed(body: bytes, kind: type[T]) -> T:
     Raises:
         Refusal: it is invalid; the message names the place.
     """
+    if sum(map(body.count, (b",", b"[", b"{"))) > _VALUES:  # each takes far more than its bytes
+        raise _too_large()
     try:
         return msgspec.convert(_whole(msgspec.json.decode(decoded(body))), kind)
     except msgspec.ValidationError as error:
