@@ -147,6 +147,28 @@ async def test_askers_take_turns_and_the_queue_has_an_end() -> None:
     assert engine.stopped == 1
 
 
+def count(text: str) -> QueuedRequest:
+    return QueuedRequest("a", AnswerRequest(ChatSettings(), prompt=text, count_only=True))
+
+
+async def test_counts_fill_no_queue_and_wait_for_no_answer_but_the_one_that_runs() -> None:
+    """Claude Code asks for forty at once, to show what its context holds."""
+    engine: Any = ScriptedEngine()
+    counters = EndpointCounters()
+    request_queue = RequestQueue(engine, counters, most=2, limit_s=60)
+    answers, counts = [job("a", f"a{i}") for i in range(3)], [count(f"c{i}") for i in range(40)]
+    for one in (*answers[:2], *counts, answers[2], *[gone := count("gone")]):
+        request_queue.submit(one)
+    assert counters.waiting == 43
+    with pytest.raises(Refusal, match="2 requests are waiting"):
+        request_queue.submit(job("a", "too many"))
+    request_queue.withdraw(gone)
+    for _ in range(42):
+        await engine.says(OVER)
+    assert engine.asked == ["a0", *(f"c{i}" for i in range(40)), "a1", "a2"]
+    assert counters.waiting == 0
+
+
 async def test_what_takes_too_long_is_stopped_and_told() -> None:
     engine: Any = ScriptedEngine()
     request_queue = RequestQueue(engine, EndpointCounters(), most=4, limit_s=0.01)

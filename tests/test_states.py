@@ -19,7 +19,7 @@ import pytest
 
 from localspec import machine
 from localspec.chat.conversation import Message, Role
-from localspec.chat.events import RoundText
+from localspec.chat.events import PromptMade, RoundText
 from localspec.chat.history.store import Store
 from localspec.chat.session.completions import Completions
 from localspec.chat.session.session import Session
@@ -190,6 +190,28 @@ def test_a_requests_settings_end_with_its_answer(
         pass
     answer.close()  # as for a client that went away
     assert session.settings == own
+    session.close()
+
+
+def test_counts_push_out_no_conversation_whose_ids_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draft_models, "_AT_ONCE", 0)
+    session = late(tmp_path)
+    completions = Completions(session)
+
+    def made(text: str, *, count_only: bool) -> int:
+        settings = replace(session.settings, n_predict=2)
+        asked = AnswerRequest(settings, (Message(Role.USER, text),), count_only=count_only)
+        first, *_ = completions.answer(asked, Cancel())
+        assert isinstance(first, PromptMade)
+        return first.prompt_tokens
+
+    told = made(STORY, count_only=False)
+    known = completions._known[:]
+    counted = [made(f"{STORY}{i}", count_only=True) for i in range(40)]
+    assert counted[0] == told + 1
+    assert completions._known == known
     session.close()
 
 

@@ -18,6 +18,7 @@ from localspec.serve.refusals import Refusal, refusal_of, unavailable
 
 Answers: TypeAlias = TurnEvent | Refusal
 
+_COUNTS = ""  # the line of requests for a prompt's length, which take little time
 _PATIENCE_S = 30
 _DEATHS = 3  # deaths in a row without an answer, after which the next start waits
 _USUAL_S = 5.0
@@ -50,9 +51,17 @@ class QueuedRequest:
         self.ended = False
         self.sufficed = False
 
+    @property
+    def line(self) -> str:
+        """The line that it waits in: its client's, or that of all counts."""
+        counts = self.asked is not None and self.asked.count_only
+        return _COUNTS if counts else self.asker
+
 
 class RequestQueue:
-    """Gives the engine to one job at a time; clients take turns.
+    """Gives the engine to one job at a time; clients take turns, and counts come first.
+
+    An agent counts dozens of parts at once, so that counts may always wait.
 
     All methods run in the thread of the event loop in which the queue was made.
 
@@ -114,9 +123,9 @@ class RequestQueue:
         if self._resting:
             raise unavailable("there is no engine; it is started again soon", _PATIENCE_S)
         busy = self._running is not None or not (self.loaded or self.asleep)
-        if busy and self._counters.waiting >= self._most:
+        if busy and job.line != _COUNTS and sum(map(len, self._clients())) >= self._most:
             self._make_room(job.asker)
-        self._waiting.setdefault(job.asker, deque()).append(job)
+        self._waiting.setdefault(job.line, deque()).append(job)
         self._counters.waiting += 1
         if self.asleep:
             self._wake()
@@ -139,15 +148,26 @@ class RequestQueue:
                 raise said
         return self.known[name]
 
+    def _clients(self) -> list[deque[QueuedRequest]]:
+        """The lines of the clients."""
+        return [line for of, line in self._waiting.items() if of != _COUNTS]
+
+    @property
+    def _first(self) -> str:
+        """The line whose turn it is; there is one."""
+        return _COUNTS if _COUNTS in self._waiting else next(iter(self._waiting))
+
     def _make_room(self, asker: str) -> None:
         """Drop the latest job of the client with the most jobs, for a client that has none waiting.
 
         Raises:
             Refusal: the client has a job waiting, or no other client has two.
         """
-        wait = max(1, min(60, round(self._usual_s * (1 + self._counters.waiting))))
-        full = unavailable(f"{self._counters.waiting} requests are waiting already", wait)
-        longest = max(self._waiting.values(), key=len, default=deque())
+        lines = self._clients()
+        waiting = sum(map(len, lines))
+        wait = max(1, min(60, round(self._usual_s * (1 + waiting))))
+        full = unavailable(f"{waiting} requests are waiting already", wait)
+        longest = max(lines, key=len, default=deque())
         if asker in self._waiting or len(longest) < 2:
             raise full
         latest = longest[-1]
@@ -160,11 +180,11 @@ class RequestQueue:
             if not job.ended:
                 self.engine.stop()
                 self._loop.call_later(_STOP_S, self._end_stuck, job)
-        elif job in (line := self._waiting.get(job.asker, deque())):
+        elif job in (line := self._waiting.get(job.line, deque())):
             line.remove(job)
             self._counters.waiting -= 1
             if not line:
-                del self._waiting[job.asker]
+                del self._waiting[job.line]
 
     def _end_stuck(self, job: QueuedRequest) -> None:
         """Kill an engine that does not stop (an endless grammar, a driver); it restarts then."""
@@ -180,15 +200,16 @@ class RequestQueue:
         if not self._waiting:
             self._idle = self._loop.call_later(self._idle_s, self._sleep) if self._idle_s else None
             return
-        asker, line = next(iter(self._waiting.items()))
-        pair, loaded = line[0].pair, self.engine.info
+        first = self._first
+        line, loaded = self._waiting[first], self.engine.info
+        pair = line[0].pair
         if pair and loaded is not None and loaded.pair_name != pair:
             self._load(pair)
             return
-        del self._waiting[asker]
+        del self._waiting[first]
         job = line.popleft()
         if line:
-            self._waiting[asker] = line  # moves to the end
+            self._waiting[first] = line  # moves to the end
         self._counters.waiting -= 1
         if job.asked is None:
             job.said.put_nowait(Noticed(f"{pair} is loaded"))
@@ -328,9 +349,8 @@ class RequestQueue:
         If it cannot be started, this is tried again later.
         """
         self.asleep = self._counters.asleep = False
-        waiting = next(iter(self._waiting.values()), None)
         try:
-            self._load(waiting[0].pair if waiting else "")
+            self._load(self._waiting[self._first][0].pair if self._waiting else "")
         except OSError as error:  # no memory for a process, or too many processes
             why = error.strerror
         except subprocess.TimeoutExpired:

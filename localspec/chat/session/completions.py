@@ -52,24 +52,25 @@ class Completions:
             Cancelled: while the prompt was made.
         """
         session, template = self._session, self._session.template
-        session.pair.target.model.watch(cancel)
+        target = session.pair.target
+        target.model.watch(cancel)
         known, noticed = KnownIds(template), len(template.notices)
-        check_bias(asked.settings, session.pair.target.model.n_vocab)
+        check_bias(asked.settings, target.model.n_vocab)
         self._check_drafters(asked.drafters or ())
         stops = asked.settings.stop
-        if asked.settings.grammar not in ("", session.settings.grammar, self._grammar):
-            require_grammar(asked.settings.grammar)  # llama.cpp reports errors only in its log
-            self._grammar = asked.settings.grammar
+        if not asked.count_only:
+            self._check_grammar(asked.settings.grammar)
         if asked.messages:
             text = template.render(asked.messages, cancel, asked.variables, give_up=False)
             yield from map(Noticed, template.notices[noticed:])
-            known, prompt = self._recalled(text)
-            stops = (*stops, *template.stops)
             opening, texts = template.dialect.opened(text), list[Past]()
+            if asked.count_only:  # it is no conversation whose ids will be needed
+                yield PromptMade(len(template.tokenize(text)), target.n_ctx, opening)
+                return
+            (known, prompt), stops = self._recalled(text), (*stops, *template.stops)
         else:
             (prompt, texts), opening = self._plain(asked), ""
-        target = session.pair.target
-        if asked.count_only or len(prompt) > target.n_ctx:
+        if len(prompt) > target.n_ctx:
             yield PromptMade(len(prompt), target.n_ctx, opening)
             return
         if self._may_quote(asked):
@@ -116,6 +117,16 @@ class Completions:
         """
         closing = self._session.template.dialect.marks.closing(opening)
         return [mark for mark in (closing, after) if mark]
+
+    def _check_grammar(self, grammar: str) -> None:
+        """Refuse a grammar that is wrong: llama.cpp reports errors only in its log.
+
+        Raises:
+            UsageError: it is wrong.
+        """
+        if grammar not in ("", self._session.settings.grammar, self._grammar):
+            require_grammar(grammar)
+            self._grammar = grammar
 
     def _check_drafters(self, named: tuple[str, ...]) -> None:
         """Refuse drafters that are not loaded.
