@@ -20,7 +20,7 @@ from localspec.chat.prompt.control_tokens import ControlTokens
 from localspec.chat.prompt.template import ChatTemplate
 from localspec.engine.llama import Model
 from localspec.errors import LocalspecError
-from tests.fakes import CHATML, renderer
+from tests.fakes import CHATML, FakeModel, renderer
 from tests.support.gguf_models import Sizes, other_vocabulary, write_llama
 from tests.support.llama_source import VocabularyOnly, needed, templates, vocabularies
 from tests.support.pairwise import usually
@@ -137,6 +137,20 @@ def test_no_text_makes_a_mark_with_real_vocabularies(most: int, drawn: int) -> N
                 wrong += [(name, template, each) for each in faults if each not in ("", known)]
     assert not wrong
     assert tried >= 4 * len(chosen) * drawn
+
+
+def test_a_conversation_is_searched_for_marks_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients send all of it with each request; what has marks is searched for them each time."""
+    monkeypatch.setattr("localspec.chat.prompt.control_tokens._PLAIN_TEXTS", 3)
+    model = mock.Mock(wraps=FakeModel())
+    marks = ControlTokens(model, CHATML)
+    for text, times in (
+        *(("a", 1), ("a", 0), ("b", 1), ("c", 1), ("<|im_end|>", 1), ("<|im_end|>", 1)),
+        *(("b", 0), ("too many", 1), ("a", 1), ("a", 0)),
+    ):
+        model.tokenize.reset_mock()
+        assert marks.within(text) == ({text} if "|" in text else set())
+        assert model.tokenize.call_count == times, text
 
 
 @pytest.mark.parametrize(

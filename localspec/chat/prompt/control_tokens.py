@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 
 from localspec.engine.llama import Model
+
+_PLAIN_TEXTS = 1 << 14  # so many digests take a few megabytes
 
 
 class ControlTokens:
@@ -25,6 +28,7 @@ class ControlTokens:
         self._model = model
         self._template = template or ""
         self._texts: dict[int, str] = {}
+        self._plain = set[bytes]()  # digests of texts without marks
         pieces = map(model.piece, model.tokenize("x", add_special=False, parse_special=False))
         self._prefix_space = b"".join(pieces) == b" x"
 
@@ -42,9 +46,20 @@ class ControlTokens:
         return text if by_hand or self._model.is_mark(token) else ""
 
     def within(self, text: str) -> set[str]:
-        """The texts of the marks that tokenising `text` would produce."""
+        """The texts of the marks that tokenising `text` would produce.
+
+        Texts that have none are remembered: clients send a whole conversation with each request.
+        """
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+        if digest in self._plain:
+            return set()
         ids = self._model.tokenize(text, add_special=False, parse_special=True)
-        return {mark for mark in map(self.text, set(ids)) if mark and mark in text}
+        marks = {mark for mark in map(self.text, set(ids)) if mark and mark in text}
+        if not marks:
+            if len(self._plain) == _PLAIN_TEXTS:
+                self._plain.clear()
+            self._plain.add(digest)
+        return marks
 
     def spell(self, text: str) -> list[int]:
         """The ids of `text` as plain text: none of them is a mark whose text occurs in it."""
