@@ -11,6 +11,7 @@ from localspec.chat.prompt.template import ChatTemplate
 from localspec.chat.settings import ChatSettings
 from localspec.serve.core.requests import parsed
 from localspec.serve.protocols.anthropic_messages import MessagesRequest
+from localspec.serve.protocols.chat_completions import ChatRequest
 from localspec.serve.protocols.protocol_types import ProtocolRequest
 from tests.fakes import FakeModel, renderer
 from tests.support.llama_source import LEARNT, templates
@@ -21,6 +22,11 @@ TEMPLATES = templates()
 MISTRALS = (
     *("Mistral-Small-3.2-24B-Instruct-2506", "mistralai-Ministral-3-14B-Reasoning-2512"),
     "mistralai-Mistral-Nemo-Instruct-2407",
+)
+# They ask for a tool's schema, or for its properties.
+WITH_SCHEMA = (
+    *("ByteDance-Seed-OSS", "CohereForAI-c4ai-command-r7b-12-2024-tool_use", "Cohere2MoE"),
+    *("NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use", "muse-glimmer"),
 )
 READ = {"name": "Read", "description": "reads a file"}
 PATH = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
@@ -82,3 +88,11 @@ def test_each_result_stays_the_answer_to_its_call() -> None:
     assert "a.txt" in first
     assert "b.txt" in second
     assert second.rstrip("]").endswith("Mind the gap[/TOOL_RESULTS")
+
+
+@pytest.mark.parametrize("schema", [{}, {"parameters": {}}, {"parameters": {"type": "object"}}])
+@pytest.mark.parametrize("name", usually(sorted(TEMPLATES), *(WITH_SCHEMA if TEMPLATES else ())))
+def test_a_tool_without_arguments_needs_no_schema(name: str, schema: Any) -> None:
+    tools = [{"type": "function", "function": {**READ, **schema}}]
+    text = rendered(name, ChatRequest, messages=[ASKED], tools=tools)
+    assert READ["description"] in text

@@ -286,24 +286,26 @@ class ChatTemplate:
 
 
 def _whole_tools(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """`variables` for templates that require tools, or require that each has a description."""
+    """`variables` for templates that require tools, or that each has a description and schema."""
     given = variables.get("tools")
     tools = given if isinstance(given, list) else []
     return {**variables, "tools": [_whole_tool(one) for one in tools]}
 
 
 def _whole_tool(tool: Any) -> Any:
-    """A tool with descriptions of itself and its arguments; other values are unchanged."""
+    """A tool with a schema, and descriptions of it and its arguments; others are unchanged."""
     if not isinstance(tool, Mapping) or not isinstance(tool.get("function"), Mapping):
         return tool
     function = {"description": "", **tool["function"]}
-    schema = function.get("parameters")
-    if isinstance(schema, Mapping) and isinstance(known := schema.get("properties"), Mapping):
-        properties = {
-            name: {"description": "", **one} if isinstance(one, Mapping) else one
-            for name, one in known.items()
-        }
-        function["parameters"] = {**schema, "properties": properties}
+    schema = function.get("parameters") or {}
+    if isinstance(schema, Mapping):
+        schema = {"type": "object", "properties": {}, **schema}
+        if isinstance(known := schema["properties"], Mapping):
+            schema["properties"] = {
+                name: {"description": "", **one} if isinstance(one, Mapping) else one
+                for name, one in known.items()
+            }
+        function["parameters"] = schema
     return {**tool, "function": function}
 
 
