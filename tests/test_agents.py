@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 
+from localspec.chat.dialects import ContentPiece
+from localspec.chat.dialects.learning.learner import learnt
+from localspec.chat.prompt.renderer import TemplateSource
 from localspec.chat.prompt.template import ChatTemplate
 from localspec.chat.settings import ChatSettings
 from localspec.serve.core.requests import parsed
@@ -14,6 +18,7 @@ from localspec.serve.protocols.anthropic_messages import MessagesRequest
 from localspec.serve.protocols.chat_completions import ChatRequest
 from localspec.serve.protocols.protocol_types import ProtocolRequest
 from tests.fakes import FakeModel, renderer
+from tests.support.golden_answers import BOS, EOS
 from tests.support.llama_source import LEARNT, templates
 from tests.support.pairwise import usually
 
@@ -53,7 +58,9 @@ def rendered(name: str, kind: type[ProtocolRequest], **body: Any) -> str:
     chat = ChatTemplate(model, renderer(), dialects=LEARNT)
     core = parsed(json.dumps(body).encode(), kind).core()
     asked, _ = core.prepared(ChatSettings(), chat.dialect)
-    return chat.render(asked.messages, variables=asked.variables, give_up=False)
+    return chat.render(
+        asked.messages, variables=asked.variables, give_up=False, continues=asked.continues
+    )
 
 
 def of_claude_code(name: str, *messages: Any) -> str:
@@ -96,3 +103,18 @@ def test_a_tool_without_arguments_needs_no_schema(name: str, schema: Any) -> Non
     tools = [{"type": "function", "function": {**READ, **schema}}]
     text = rendered(name, ChatRequest, messages=[ASKED], tools=tools)
     assert READ["description"] in text
+
+
+@pytest.mark.parametrize(
+    "name", usually(sorted(TEMPLATES), *(("openai-gpt-oss-120b", *MISTRALS) if TEMPLATES else ()))
+)
+def test_an_answer_that_the_client_began_goes_on_where_it_ends(name: str) -> None:
+    """Mistral's templates would open no other turn after it."""
+    begun = {"role": "assistant", "content": "It says <|im_end|> here, "}
+    text = of_claude_code(name, ASKED, begun)
+    assert re.search(r"b\.txt.*It says .* here, $", text, re.DOTALL)
+    assert text.count("It says") == 1
+    dialect = learnt(renderer(), TemplateSource(TEMPLATES[name], BOS, EOS), folder=LEARNT)
+    reader = dialect.reader([], exact=True)
+    pieces = [*reader.feed(" all is well."), *reader.end(cut=False)]
+    assert pieces == [ContentPiece(" all is well.")]  # the client puts both together

@@ -266,6 +266,19 @@ def test_with_tools_that_may_not_be_called_nothing_is_a_call(served: Serving) ->
     assert found["finish_reason"] == "stop"
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+def test_an_answer_that_the_client_began_goes_on(served: Serving, path: str) -> None:
+    def said(most: int, *begun: Any) -> str:
+        body = {"messages": [*MESSAGES, *begun], "max_tokens": most, "temperature": 0}
+        found = json.loads(served.ask(path, body)[2])
+        if "content" in found:
+            return str(found["content"][0]["text"])
+        return str(found["choices"][0]["message"]["content"])
+
+    whole, begun = said(16), said(6)
+    assert begun + said(10, {"role": "assistant", "content": begun}) == whole
+
+
 def test_eight_conversations_in_turn_read_only_what_is_new(served: Serving) -> None:
     # Accepted tokens pay for the draft to read whole conversations; without any it would read
     # only the last 64 tokens.

@@ -106,6 +106,7 @@ class AnswerRequest(Struct, frozen=True):
         drafters: the names of those that may draft; None for all.
         anew: the prompt is read from its beginning, whatever the caches hold of it.
         count_only: the prompt is made and counted, but not answered.
+        continues: the last message is the beginning of the answer.
     """
 
     settings: ChatSettings
@@ -118,6 +119,7 @@ class AnswerRequest(Struct, frozen=True):
     drafters: tuple[str, ...] | None = None
     anew: bool = False
     count_only: bool = False
+    continues: bool = False
 
 
 def check_bias(settings: ChatSettings, n_vocab: int) -> None:

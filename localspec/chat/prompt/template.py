@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,7 @@ class ChatTemplate:
         variables: Mapping[str, Any] | None = None,
         *,
         give_up: bool = True,
+        continues: bool = False,
     ) -> str:
         """The guarded text of `messages` with the beginning of the next answer.
 
@@ -109,6 +111,7 @@ class ChatTemplate:
             variables: further variables of the template, such as ``tools``.
             give_up: False if a failure must not affect other conversations: the template stays, and
                 this conversation is refused.
+            continues: the last message is an answer that goes on: the text ends with its words.
 
         Raises:
             LocalspecError: the template refuses the conversation in every arrangement.
@@ -119,9 +122,29 @@ class ChatTemplate:
             for m in messages
             for guard in [self.guard_answer if m.role is Role.ASSISTANT else self.guard]
         ]
+        end = self._stand_in("") if continues else ""  # no message has it
+        if continues:
+            guarded[-1] = replace(guarded[-1], content=guarded[-1].content + end)
+        text = self._written_with(guarded, cancel, variables or {}, give_up=give_up)
+        if continues and end not in text:
+            raise LocalspecError(
+                "the model's chat template leaves out the answer that is to be continued",
+                "End the conversation with the user's message.",
+            )
+        return text.rpartition(end)[0] if continues else text
+
+    def _written_with(
+        self,
+        guarded: list[Message],
+        cancel: Cancel | None,
+        variables: Mapping[str, Any],
+        *,
+        give_up: bool,
+    ) -> str:
+        """The template's text of guarded messages, or the plain transcript."""
         if self._source is not None:
             try:
-                return self._arranged(self._source, guarded, cancel, self._guarded(variables or {}))
+                return self._arranged(self._source, guarded, cancel, self._guarded(variables))
             except TemplateUnusable as error:
                 if not give_up:
                     raise LocalspecError(

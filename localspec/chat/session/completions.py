@@ -61,7 +61,7 @@ class Completions:
         if not asked.count_only:
             self._check_grammar(asked.settings.grammar)
         if asked.messages:
-            text = template.render(asked.messages, cancel, asked.variables, give_up=False)
+            text = self._rendered(asked, cancel)
             yield from map(Noticed, template.notices[noticed:])
             opening, texts = template.dialect.opened(text), list[Past]()
             if asked.count_only:  # it is no conversation whose ids will be needed
@@ -117,6 +117,16 @@ class Completions:
         """
         closing = self._session.template.dialect.marks.closing(opening)
         return [mark for mark in (closing, after) if mark]
+
+    def _rendered(self, asked: AnswerRequest, cancel: Cancel) -> str:
+        """The text of the prompt.
+
+        Raises:
+            LocalspecError: the template cannot write it.
+        """
+        return self._session.template.render(
+            asked.messages, cancel, asked.variables, give_up=False, continues=asked.continues
+        )
 
     def _check_grammar(self, grammar: str) -> None:
         """Refuse a grammar that is wrong: llama.cpp reports errors only in its log.

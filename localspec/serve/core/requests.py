@@ -246,6 +246,7 @@ class ConversationRequest:
             drafters=self.options.drafters,
             anew=self.options.cache_prompt is False,
             count_only=self.count_only,
+            continues=said[-1].role == "assistant" and bool(said[-1].text) and not said[-1].calls,
         )
 
     def rule(self, toolbox: RequestTools) -> str:

@@ -81,6 +81,8 @@ class ChannelReader(PieceReader):
                 self._text = ""
             return False
         header, end = found
+        bare = not self._begun and not self._text[:end].strip()  # no header: all is content
+        end = 0 if bare else end
         if self._raw and self._tools.known == {}:
             header = MessageHeader("content")
         self._header, self._begun = header, True
@@ -88,7 +90,7 @@ class ChannelReader(PieceReader):
             self._mark, self._text = self._text[:end], self._text[end:]
             return True
         self._pass(end)
-        if not self._raw:
+        if not self._raw and not bare:
             self._out.append((ThoughtPiece if header.kind == "thought" else ContentPiece)(""))
         return True
 
