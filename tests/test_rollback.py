@@ -19,7 +19,7 @@ import pytest
 from localspec.drafter_names import DRAFT
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.model_drafter import ModelDrafter
-from localspec.engine.drafters.proposer import Proposer
+from localspec.engine.drafters.proposer import Proposer, argmax_proposer
 from localspec.engine.drafters.protocol import Capabilities, DrafterState, Proposal
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma
@@ -334,6 +334,31 @@ def test_a_turn_that_changes_what_was_said_is_read_as_if_it_were_the_first(model
         agreement(used, fresh, changed[-1])
 
 
+@pytest.mark.parametrize(
+    ("model", "gamma", "snapshots"),
+    [
+        ("mamba", 0, 0),
+        ("mamba", GAMMA, 0),
+        ("lfm2", GAMMA, 0),
+        ("qwen35", SNAPSHOTS + 3, SNAPSHOTS),
+    ],
+    indirect=["model"],
+)
+def test_after_any_number_of_rounds_a_prompt_is_gone_back_to(
+    model: Model, gamma: int, snapshots: int
+) -> None:
+    """Neither the target nor the draft reads more than the last piece of it again."""
+    want = baseline(model, 60)
+    how = replace(options(snapshots=snapshots), n_batch=16)
+    with Context(model, how) as target, Context(model, replace(how, snapshots=0)) as draft:
+        engine = Engine(target, Spoilt(draft, model.n_vocab))
+        for _ in range(2):
+            assert tokens_of(generate(engine, PROMPT, gamma, 60)) == want
+        assert target.keep_prefix(PROMPT[:-1]) == 32
+        engine.drafters[DRAFT].begin(PROMPT, argmax_proposer, Cancel())
+        assert len(draft.tokens) == (32 if gamma else 0)
+
+
 @pytest.mark.parametrize("snapshots", [0, SNAPSHOTS])
 def test_a_decode_that_was_stopped_leaves_no_half_state(model: Model, snapshots: int) -> None:
     want = baseline(model, 40)
@@ -403,7 +428,7 @@ def test_nothing_is_drafted_where_the_copy_of_the_state_costs_more_than_the_draf
 
     def taken(checkpoint: Checkpoint, n: int) -> bool:
         nonlocal now
-        now += copy_s if checkpoint is target._checkpoint and checkpoint.n != n else 0.0
+        now += copy_s if checkpoint in target._checkpoints and checkpoint.n != n else 0.0
         return take(checkpoint, n)
 
     with (

@@ -90,7 +90,8 @@ class Context:
         address_of = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
         self._logits_address = address_of(_address(lib.llama_get_logits_ith))
         self._views: dict[tuple[int, int], NDArray[np.float32]] = {}
-        self._checkpoint = Checkpoint(self._handle)
+        # The lasting one comes second.
+        self._checkpoints = Checkpoint(self._handle), Checkpoint(self._handle)
         self._snapshots = 0
         self._batch_start = 0  # snapshots of the last batch reach back to here
         try:
@@ -260,18 +261,20 @@ class Context:
             return None
         return self._snapshots if self.rollback is Rollback.SNAPSHOTS else 0
 
-    def mark(self, ahead: int = 0, *, anew: bool = False) -> None:
+    def mark(self, ahead: int = 0, *, lasting: bool = False, anew: bool = False) -> None:
         """Make sure that the cache can be rolled back to its present length.
 
         Plain attention needs nothing. A recurrent state is copied, unless the next decode has
-        `ahead` tokens and llama.cpp keeps enough snapshots for it. An existing copy of this state
-        is kept unless `anew` asks for another.
+        `ahead` tokens and llama.cpp keeps enough snapshots for it. Two copies are kept: the latest
+        `lasting` one, to which the next prompt may go back after any number of rounds, and the
+        latest of the others. An existing copy of this state is kept unless `anew` asks for another.
         """
         if self.rollback in (Rollback.REMOVAL, Rollback.NONE) or 0 < ahead <= self._snapshots + 1:
             return
+        checkpoint = self._checkpoints[lasting]
         if anew:
-            self._checkpoint.forget()
-        self._checkpoint.take(len(self.tokens))
+            checkpoint.forget()
+        checkpoint.take(len(self.tokens))
 
     def truncate(self, n: int) -> None:
         """Keep the first `n` tokens of the cache.
@@ -286,7 +289,7 @@ class Context:
             return
         kept = self.tokens[:n]
         lacks = self._lacks(n)
-        if self.rewind(n) == 0 and n > 0 and self._checkpoint.n is None and not lacks:
+        if self.rewind(n) == 0 and n > 0 and self._latest.n is None and not lacks:
             raise EngineError(
                 f"{self.model.name} cannot take back decoded tokens",
                 "Switch speculation off for this model with --draft none.",
@@ -307,7 +310,7 @@ class Context:
         emptied.
         """
         if n < len(self.tokens) and not self._remove(n):
-            self._checkpoint.forget(after=n)
+            self._forget(after=n)
             self._go_back()
         return len(self.tokens)
 
@@ -322,7 +325,7 @@ class Context:
         """Empty the cache."""
         lib.llama_memory_clear(self._memory, True)
         self.tokens.clear()
-        self._checkpoint.forget()
+        self._forget()
         self._batch_start = 0
 
     def state_bytes(self) -> int:
@@ -397,7 +400,7 @@ class Context:
             return False
         del self.tokens[n:]
         self._batch_start = n
-        self._checkpoint.forget(after=n)
+        self._forget(after=n)
         return True
 
     def _lacks(self, n: int) -> bool:
@@ -405,10 +408,20 @@ class Context:
         first = lib.llama_memory_seq_pos_min(self._memory, 0) if n and self._window else 0
         return bool(first > max(0, n + 1 - self._window))
 
+    @property
+    def _latest(self) -> Checkpoint:
+        """The last mark."""
+        return max(self._checkpoints, key=lambda one: -1 if one.n is None else one.n)
+
+    def _forget(self, after: int = -1) -> None:
+        """Drop marks of more than `after` tokens, which are no longer of use."""
+        for checkpoint in self._checkpoints:
+            checkpoint.forget(after)
+
     def _go_back(self) -> None:
         """Go back to the last mark, or empty the cache."""
-        if self._checkpoint.restore():
-            del self.tokens[self._checkpoint.n :]
+        if self._latest.restore():
+            del self.tokens[self._latest.n :]
             self._batch_start = len(self.tokens)
         else:
             self.clear()

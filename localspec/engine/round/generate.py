@@ -141,7 +141,7 @@ class Engine:
             yield 0, end - cached
         while (at := len(self.target.tokens)) < end:
             cancel.check()
-            self.target.mark()
+            self.target.mark(lasting=True)
             step = self.steps.size(at) if follow_clock else self.target.n_batch
             part, begun = prompt[at : min(at + step, end)], perf_counter()
             self.target.decode(part, 0)

@@ -22,6 +22,7 @@ _F16: Final = 2
 _I64: Final = 8
 _COPIES: Final = 3  # additional ones, if several devices work on a prompt at the same time
 _COPIED_EXPERTS: Final = 2
+_MARKS: Final = 2  # localspec's own copies of the states, for rollback: of a prompt, of a round
 _BLOCKS: Final = {name.lower(): (block, size) for name, block, size in GGML_TYPES.values()}
 
 # Architectures of which llama.cpp keeps snapshots of recurrent states (src/llama-arch.cpp).
@@ -104,8 +105,8 @@ def need(model: ModelFacts, setup: ModelSetup) -> MemoryNeed:
     moved = sum(model.experts[first : setup.cpu_moe])
     weights_host, weights_device = weights_host + moved, weights_device - moved
     caches = _caches(model, setup)
-    copy = prod(model.state) * _F32  # localspec's own copy of the states, for rollback
-    states = copy * (1 + setup.snapshots * (model.architecture in _WITH_SNAPSHOTS))
+    state = prod(model.state) * _F32
+    states = state * (1 + setup.snapshots * (model.architecture in _WITH_SNAPSHOTS))
     device_state = round(states * (share / model.layers if model.layers else 0))
     n_ctx, batch = padded(setup.n_ctx, CTX_STEP), min(model.batch, setup.n_ctx)
     kept = model.held * min(N_BATCH, setup.n_ctx) + min(HEAD_REACH, setup.n_ctx)
@@ -130,7 +131,7 @@ def need(model: ModelFacts, setup: ModelSetup) -> MemoryNeed:
         weights_device,
         sum(caches[:first]) + states - device_state,
         sum(caches[first:]) + device_state,
-        output + copy + host_compute + shared + shown + model.table,
+        output + _MARKS * state + host_compute + shared + shown + model.table,
         max(1, used) * (compute + shared) if on_device else 0,
     )
 
