@@ -53,6 +53,7 @@ from .support import gguf_models
 
 TARGET_POINTS = {1: 10e-3, 2: 11e-3, 4: 13e-3, 8: 20e-3}
 DRAFT_POINTS = {1: 1e-3, 16: 4e-3}
+MEASURE = profile.measure
 
 
 @pytest.fixture(autouse=True)
@@ -869,22 +870,44 @@ def test_a_disturbed_size_is_timed_once_and_one_that_takes_too_long_never(
     assert stored(found).added.keys() == {*asked_of} - {12}
 
 
-def test_a_checkpoint_is_not_lost_for_a_table(
-    target_context: Context, draft_context: Context, cache: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", ["gemma3", "mamba"])
+@pytest.mark.parametrize("busy", [False, True])
+def test_what_is_measured_in_an_idle_moment_is_cut_back_as_if_it_had_not_been(
+    draft_context: Context,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    *,
+    busy: bool,
 ) -> None:
-    """What a recurrent model cannot take back, the next prompt would have to read again."""
-    found = measured_now(target_context, draft_context)
-    monkeypatch.setattr(
-        profile, "measure", lambda _, asked, **_how: Timing({n: 1e-3 * (9 + n) for n in asked})
-    )
-    monkeypatch.setattr(type(target_context), "max_rollback", 0)
-    target_context.clear()
-    target_context.decode([1, 2, 3], 0)
-    found.extend(Cancel())
-    assert not stored(found).added
-    target_context.clear()
-    found.extend(Cancel())
-    assert stored(found).added
+    """A window's rows and a state's marks: the next prompt would have to read all again."""
+
+    def timed(context: Context, asked: Sequence[int], **how: Any) -> Timing:
+        MEASURE(context, asked, **how)
+        return Timing({n: 1e-3 * (9 + n) for n in asked})
+
+    path = gguf_models.GENERATORS[kind](tmp_path / "m.gguf")
+    options = ContextOptions(n_ctx=512, threads=1, flash_attention=True)
+    with Model.load(path) as model, Context(model, options) as target:
+        monkeypatch.setattr(measured_costs, "too_busy", lambda _threads: busy)
+        found = measured_now(target, draft_context)
+        monkeypatch.setattr(measured_costs, "too_busy", lambda _threads: False)
+        target.decode([*range(300, 316)], 0)
+        target.mark(lasting=True)
+        target.decode([*range(316, 400)], 0)
+        with monkeypatch.context() as patched:
+            patched.setattr(profile, "measure", timed)
+            found.again(Cancel())
+            found.extend(Cancel())
+        assert target.tokens == [*range(300, 400)]
+        assert target.rewind(40) == (16 if kind == "mamba" else 40)
+        if busy:
+            assert target in found.unkept
+            target.clear()
+            found.again(Cancel())
+            assert target not in found.unkept
+        else:
+            assert stored(found).added
 
 
 def measured_now(target: Context, draft: Context) -> MeasuredPair:

@@ -87,6 +87,8 @@ class MeasuredPair:
                 continue  # a head reads the cache of its target
             if context.readers and context.held:
                 continue  # its heads would lose what they have read
+            if not context.reaches(0, context.held):
+                continue  # the next prompt could not cut what is restored
             held, state = tuple(context.tokens), context.state()
             try:
                 with _measuring(context, cancel):
@@ -102,13 +104,11 @@ class MeasuredPair:
     def extend(self, cancel: Cancel, *, clock: Callable[[], float] = perf_counter) -> None:
         """Time sizes that the target's profile lacks, for the next load, for ten seconds at most.
 
-        Nothing is timed where that would lose the checkpoint of a state that cannot be shortened.
-
         Raises:
             Cancelled: `cancel` was set; what was timed before is stored.
         """
         context, known = self.context, self.store.load(self.target.identity)
-        if known is None or (context.max_rollback is not None and context.held):
+        if known is None:
             return
         costs = _costs(context, known)
         takes = self._untimed(context, known, costs)
