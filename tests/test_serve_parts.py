@@ -265,7 +265,8 @@ async def test_a_stream_whose_writer_fails_ends_with_an_error() -> None:
 def test_ids_of_prompts_that_are_refused_are_not_kept() -> None:
     template = SimpleNamespace(tokenize=lambda text, continues: list(text.encode()))
     pair = SimpleNamespace(target=SimpleNamespace(n_ctx=10, model=None), drafts={})
-    completions = Completions(SimpleNamespace(template=template, pair=pair, folder=None))  # type: ignore[arg-type]
+    session = SimpleNamespace(template=template, pair=pair, folder=None, engine=Mock())
+    completions = Completions(session)  # type: ignore[arg-type]
     assert completions._recalled("short")[1] == list(b"short")
     for i in range(50):
         assert len(completions._recalled(f"{i} is much longer")[1]) > 10
@@ -389,6 +390,32 @@ def test_a_prefix_that_was_left_is_gone_back_to(
     target_context.clear()
     target_context.decode([*texts[0], 7, 8, 9], 0)
     assert np.allclose(target_context.decode([4], 1), after, atol=0.05)
+
+
+def test_an_answer_alone_is_not_worth_a_copy_its_prompt_is(target_context: Context) -> None:
+    """The next turn of a model that thinks lacks the thought: nobody goes back to that branch."""
+    prefixes = CachedPrefixes(lambda: [target_context])
+    prompt, thought, said = [*range(1, 60)], [*range(100, 160)], [*range(200, 205)]
+    assert read([target_context], prefixes, prompt) == 59
+    for _ in range(3):
+        target_context.decode([*thought, *said], 0)
+        prompt = [*prompt, *said, 7]
+        assert read([target_context], prefixes, prompt) == 6
+        assert prefixes.n_bytes == 0
+    target_context.decode(thought, 0)
+    assert read([target_context], prefixes, said) == 5
+    assert prefixes.n_bytes > 0
+    assert read([target_context], prefixes, [*prompt, 8]) == 1
+
+
+@pytest.mark.parametrize(("token_s", "worth"), [(1e-9, False), (1.0, True)])
+def test_what_is_read_again_faster_than_copied_is_not_copied(
+    target_context: Context, token_s: float, *, worth: bool
+) -> None:
+    prefixes = CachedPrefixes(lambda: [target_context], reading=lambda _, tokens: token_s * tokens)
+    texts = [[10 * i + j for j in range(1, 60)] for i in range(2)]
+    assert [read([target_context], prefixes, text) for text in texts] == [59] * 2
+    assert (prefixes.n_bytes > 0) is worth
 
 
 def test_of_a_window_a_copy_is_gone_back_to_whole(tmp_path: Path) -> None:

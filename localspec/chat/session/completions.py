@@ -35,7 +35,11 @@ class Completions:
     def __init__(self, session: Session) -> None:
         pair = session.pair
         self._session = session
-        self._prefixes = CachedPrefixes(lambda: session.pair.contexts, session.folder)
+        self._prefixes = CachedPrefixes(
+            lambda: session.pair.contexts,
+            session.folder,
+            reading=session.engine.steps.seconds,
+        )
         self._known: list[KnownIds] = []  # the latest last
         self._grammar = ""  # the last one that was checked, which takes long
         self._quoted = QuotedTexts(pair.target.model)

@@ -23,6 +23,7 @@ from localspec.errors import Cancelled
 _WORTH = 16  # tokens; reading fewer again is faster than copying them
 _LEAST = 64  # tokens; fewer are not worth a file
 _MOST = 32
+_COPIED = 1e9  # bytes of caches a second, roughly: two busy cores copied half as many
 _SHARE, _DISK_SHARE = 0.25, 0.1  # of the free memory, and of the free disk space
 
 
@@ -64,6 +65,8 @@ class CachedPrefixes:
         contexts: returns the target's, then those of the draft models that are loaded by now.
         folder: for copies that do not fit in memory; None to drop them.
         room: returns the bytes of memory that all copies together may take.
+        reading: returns the seconds in which the target reads so many tokens after so many others;
+            None while unknown.
     """
 
     def __init__(
@@ -71,11 +74,14 @@ class CachedPrefixes:
         contexts: Callable[[], Sequence[Context]],
         folder: Path | None = None,
         room: Callable[[], int] | None = None,
+        reading: Callable[[int, int], float | None] = lambda _held, _tokens: None,
     ) -> None:
         self._contexts = contexts
         self._folder = folder
         self._room = room or (lambda: int(_SHARE * (machine.available() + self.n_bytes)))
+        self._reading = reading
         self._kept: list[_HeldCaches] = []  # the latest last
+        self._asked = 0  # tokens of the last prompt, after which its answer was written
 
     @property
     def n_bytes(self) -> int:
@@ -85,20 +91,33 @@ class CachedPrefixes:
     def switch(self, prompt: Sequence[int]) -> None:
         """Prepare the caches for `prompt`: restore the copy with the longest common prefix.
 
+        What they hold is copied first, unless reading the lost part of the last prompt again is
+        faster. If only its answer is lost, no prompt goes back to that: the next turn of a model
+        that thinks leaves out the thought.
+
         A draft model that was loaded after the copy was made reads the prompt itself.
         """
         target = self._contexts()[0]
         here = common_prefix(target.tokens, prompt)
         best = max(self._kept, key=lambda one: _reach(target, one.tokens[0], prompt), default=None)
         further = best is not None and _reach(target, best.tokens[0], prompt) >= here + _WORTH
-        if len(target.tokens) - here >= _WORTH:
-            self._keep()
+        self._keep_before(here)
+        self._asked = len(prompt)
         if best is None or not further:
             return
         for context, tokens, state in zip(best.contexts, best.tokens, best.states, strict=True):
             context.restore(tokens, state)
         if len(best.tokens[0]) - common_prefix(best.tokens[0], prompt) < _WORTH:
             self._kept = [one for one in self._kept if one is not best]  # a longer copy will follow
+
+    def _keep_before(self, here: int) -> None:
+        """Copy the caches if that is worth it, as all but the first `here` tokens will be lost."""
+        lost = min(len(self._contexts()[0].tokens), self._asked) - here
+        if lost < _WORTH:
+            return
+        seconds = self._reading(here, lost)
+        if seconds is None or seconds * _COPIED > _state_bytes(self._contexts()):
+            self._keep()
 
     def _keep(self) -> None:
         """Copy the caches in place of the copies that this one extends; the oldest make room."""
