@@ -8,6 +8,7 @@ import shutil
 import stat
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,12 +32,14 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Context, Model
 from localspec.engine.llama.context_options import ContextOptions
 from localspec.engine.record.stats import GenerationStats
+from localspec.engine.round import prompt_steps
 from localspec.errors import Cancelled
 from localspec.loading import draft_models
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements.measured_costs import made_by
 from tests.support import toy
+from tests.support.gguf_models import GENERATORS
 from tests.test_serve_parts import read
 
 STORY = "Tell me a story of a dog and a cat, and of a bird that they meet in the wood. " * 2
@@ -103,6 +106,71 @@ def test_it_goes_on_without_reading(tmp_path: Path, target: str, draft: str) -> 
     assert found.accepted_tokens == expected.accepted_tokens
     assert second.messages[-1].content == text
     second.close()
+
+
+THINKING = (
+    "{% for m in messages %}{{ m.role + ': ' + m.content.split('</think>')[-1] + '\\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+)
+
+
+def thinking(folder: Path, kind: str, thought: str) -> Session:
+    """A session with a tiny random model whose answers begin with `thought`."""
+    path = folder / f"{kind}.gguf"
+    request = LoadRequest(
+        pair=str(path if path.exists() else GENERATORS[kind](path)), draft="none", ctx_size=512,
+        threads=1, flash_attn="on", temp=0.0, n_predict=60, gamma=0, chat_template=THINKING,
+        grammar=f'root ::= "{thought}" [a-z]{{30}}',
+    )  # fmt: skip
+    session = load_session(request, progress=lambda *_: None, cancel=Cancel())
+    session.keep_in(folder / "states", made_by(session.pair))
+    return session
+
+
+@pytest.fixture
+def lost(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Of a prompt, the tokens that are read again without the thought after it."""
+    monkeypatch.setattr(prompt_steps, "_STEP_S", 0.0)  # pieces of 16 tokens
+    return {"llama": 2, "gemma3": 2, "mamba": 18}
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma3", "mamba"])
+@pytest.mark.parametrize("thought", ["<think>why</think>", ""])
+def test_it_goes_on_whether_a_last_thought_is_left_out_or_there_is_none(
+    tmp_path: Path, kind: str, thought: str, lost: dict[str, int]
+) -> None:
+    """Of a window or a state only the whole could be restored, with the thought."""
+    with closing(thinking(tmp_path, kind, thought)) as first:
+        first.enter("c1")
+        read = answered(first, 2 * STORY).prompt_tokens
+        said, held = list(first.messages), first.pair.target.held
+    with closing(thinking(tmp_path, kind, thought)) as second:
+        second.enter("c1")
+        second.open(said)
+        cached = answered(second, "And then?").prefill_cached
+    assert cached >= read - lost[kind] if thought else cached == held > read
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma3", "mamba"])
+@pytest.mark.parametrize("thought", ["<think>why</think>", ""])
+def test_clients_that_alternate_go_on_without_their_last_thoughts(
+    tmp_path: Path, kind: str, thought: str, lost: dict[str, int]
+) -> None:
+    with closing(thinking(tmp_path, kind, thought)) as session:
+        completions = Completions(session)
+        talks = [[Message(Role.USER, text)] for text in (2 * STORY, 2 * STORY[::-1])]
+
+        def asked(talk: list[Message]) -> tuple[GenerationStats, int]:
+            *_, end = completions.answer(AnswerRequest(session.settings, tuple(talk)), Cancel())
+            said = end.text.removeprefix(thought)  # type: ignore[union-attr]
+            talk += [Message(Role.ASSISTANT, said), Message(Role.USER, "And then?")]
+            return end.stats, session.pair.target.held  # type: ignore[union-attr]
+
+        begun = [asked(talk) for talk in talks]
+        for (stats, held), talk in zip(begun, talks, strict=True):
+            cached = asked(talk)[0].prefill_cached
+            read = stats.prompt_tokens
+            assert cached >= read - lost[kind] if thought else cached == held > read
 
 
 def late(folder: Path) -> Session:

@@ -105,8 +105,13 @@ class KnownIds:
 
     def branch(self, rendered: str) -> KnownIds:
         """This object if `rendered` continues its whole text; else a copy for the other path."""
-        if rendered.startswith(self._text):
-            return self
+        return self if rendered.startswith(self._text) else self._copy()
+
+    def following(self, rendered: str) -> list[int]:
+        """As `prompt`, but nothing is learnt from it."""
+        return self._copy().prompt(rendered)
+
+    def _copy(self) -> KnownIds:
         other = KnownIds(self._template)
         other._text, other._ids, other._marks = self._text, self._ids[:], self._marks[:]
         return other

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
+from localspec.chat.conversation import Message, Role
 from localspec.chat.events import Noticed, PromptMade, RoundText, TokensScored, TurnEvents
 from localspec.chat.prompt.infill_prompt import InfillPrompt
 from localspec.chat.prompt.prompt_ids import KnownIds
@@ -17,7 +19,7 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.common_prefix import common_prefix
 from localspec.engine.drafters.past_texts import Past
 from localspec.engine.grammars.grammar_reader import require_grammar
-from localspec.errors import UsageError
+from localspec.errors import Cancelled, LocalspecError, UsageError
 
 _CONVERSATIONS = 32
 
@@ -39,7 +41,9 @@ class Completions:
             lambda: session.pair.contexts,
             session.folder,
             reading=session.engine.steps.seconds,
+            following=self._following,
         )
+        self._last: tuple[AnswerRequest, str, KnownIds] | None = None  # and its answer
         self._known: list[KnownIds] = []  # the latest last
         self._grammar = ""  # the last one that was checked, which takes long
         self._quoted = QuotedTexts(pair.target.model)
@@ -97,8 +101,24 @@ class Completions:
         try:
             yield from turn if asked.top_logprobs is None else self._scored(turn)
         finally:
+            self._last = asked, opening + answer.text, known
             if asked.messages:
                 known.answered(answer.tokens, piece, answer.written)
+
+    def _following(self) -> Sequence[int] | None:
+        """The ids with which the next prompt of the last conversation begins.
+
+        None if no template makes it, or the template does not tell.
+        """
+        if self._last is None or not self._last[0].messages:
+            return None
+        asked, said, known = self._last
+        messages = (*asked.messages, Message(Role.ASSISTANT, said), Message(Role.USER, "?"))
+        template = self._session.template
+        with suppress(LocalspecError, Cancelled):
+            text = template.render(messages, Cancel(), asked.variables, give_up=False)
+            return known.following(text)
+        return None
 
     def _restored(self, prompt: Sequence[int], *, anew: bool) -> int:
         """How much of `prompt` the target's cache holds, once restored, or emptied if `anew`."""

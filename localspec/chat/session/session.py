@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -41,7 +41,7 @@ from localspec.engine.record.round_record import GenerationRecord
 from localspec.engine.record.stats import MemoryUse
 from localspec.engine.record.trace import TraceWriter
 from localspec.engine.round.generate import Engine
-from localspec.errors import LocalspecError
+from localspec.errors import Cancelled, LocalspecError
 
 
 class Session:
@@ -407,9 +407,16 @@ class Session:
         stored). Those of this conversation are restored with its first prompt.
         """
         if self._writer.stored is not None:
-            self._writer.stored.enter(conversation, self._prompt.known_ids, progress)
+            known = self._prompt.known_ids
+            self._writer.stored.enter(conversation, known, self._following, progress)
         if self._writer.past is not None:
             self._writer.past.enter(conversation)
+
+    def _following(self) -> Sequence[int] | None:
+        """The ids with which the next prompt begins; None if the template does not tell."""
+        with suppress(LocalspecError, Cancelled):
+            return self._prompt.following(self.messages, self.settings)
+        return None
 
     def remember_in(self, folder: Path) -> None:
         """Let prompt lookup copy from stored conversations, and store this one for others.

@@ -78,6 +78,17 @@ class TurnPrompt:
         finally:
             self.window = window
 
+    def following(self, messages: Sequence[Message], settings: ChatSettings) -> list[int]:
+        """The ids of a prompt that goes on after `messages`.
+
+        Raises:
+            LocalspecError: the template refuses the conversation.
+            Cancelled: the flag of the template's renderer was set meanwhile.
+        """
+        tools = ToolPrompt(self.dialect(settings), self.tools.offered)
+        asked = [*messages[self.window.left_out :], Message(Role.USER, "?")]
+        return self.known_ids.following(self._text(asked, tools, settings, Cancel()))
+
     def quoted(self, messages: Sequence[Message], settings: ChatSettings) -> Sequence[Past]:
         """The messages as JSON writes them, if the answer may call tools or has a grammar."""
         return [self._quoted.past(messages)] if self.tools.offered or settings.grammar else []

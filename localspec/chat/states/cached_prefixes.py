@@ -67,6 +67,8 @@ class CachedPrefixes:
         room: returns the bytes of memory that all copies together may take.
         reading: returns the seconds in which the target reads so many tokens after so many others;
             None while unknown.
+        following: returns the ids with which the next prompt of the conversation begins whose last
+            answer was written; None for those that the caches hold.
     """
 
     def __init__(
@@ -74,12 +76,15 @@ class CachedPrefixes:
         contexts: Callable[[], Sequence[Context]],
         folder: Path | None = None,
         room: Callable[[], int] | None = None,
+        *,
         reading: Callable[[int, int], float | None] = lambda _held, _tokens: None,
+        following: Callable[[], Sequence[int] | None] = lambda: None,
     ) -> None:
         self._contexts = contexts
         self._folder = folder
         self._room = room or (lambda: int(_SHARE * (machine.available() + self.n_bytes)))
         self._reading = reading
+        self._following = following
         self._kept: list[_HeldCaches] = []  # the latest last
         self._asked = 0  # tokens of the last prompt, after which its answer was written
 
@@ -112,12 +117,15 @@ class CachedPrefixes:
 
     def _keep_before(self, here: int) -> None:
         """Copy the caches if that is worth it, as all but the first `here` tokens will be lost."""
-        lost = min(len(self._contexts()[0].tokens), self._asked) - here
+        target = self._contexts()[0]
+        lost = min(target.held, self._asked) - here
         if lost < _WORTH:
             return
         seconds = self._reading(here, lost)
         if seconds is None or seconds * _COPIED > _state_bytes(self._contexts()):
-            self._keep()
+            _cut(target, self._following)
+            if target.held >= here + _WORTH:
+                self._keep()
 
     def _keep(self) -> None:
         """Copy the caches in place of the copies that this one extends; the oldest make room."""
@@ -195,21 +203,30 @@ class StoredPrefix:
         self._held = False  # whether the caches belong to the conversation
 
     def enter(
-        self, conversation: str, known: KnownIds, progress: StoreProgress = lambda _share: None
+        self,
+        conversation: str,
+        known: KnownIds,
+        following: Callable[[], Sequence[int] | None],
+        progress: StoreProgress = lambda _share: None,
     ) -> None:
         """Switch to another conversation.
 
         Args:
             conversation: its id; empty if it is not stored.
             known: holds the ids of the conversation before; replaced by those of the file.
+            following: returns the ids with which the next prompt of that conversation begins; None
+                for those that the caches hold.
             progress: receives the share of the caches that is stored.
         """
         if conversation == self._conversation:
             return
         held, self._held = self._held, False  # what fails is not tried with caches that are freed
-        if held and self._conversation and len(self._contexts[0].tokens) >= _LEAST:
-            self._restore_later(Cancel())  # or its caches would be lost with the file
-            self._save(known.packed(), progress)
+        target = self._contexts[0]
+        if held and self._conversation:
+            _cut(target, following)
+            if target.held >= _LEAST:
+                self._restore_later(Cancel())  # or its caches would be lost with the file
+                self._save(known.packed(), progress)
         self._conversation = conversation
         self._restored = self._lacking = None
         self._found = self._states.find(conversation) if conversation else None
@@ -285,6 +302,12 @@ class StoredPrefix:
                     self._conversation, known, tokens, states, joined=joined, progress=progress
                 ):
                     return
+
+
+def _cut(target: Context, following: Callable[[], Sequence[int] | None]) -> None:
+    """Cut off what the next prompt leaves out, as the last thought, if no copy could be cut."""
+    if not target.reaches(0, target.held) and (prompt := following()) is not None:
+        target.keep_prefix(prompt)
 
 
 def _state_bytes(contexts: Sequence[Context]) -> int:
