@@ -5,8 +5,9 @@ to 3 s; every other 20 s this process is stopped half of the time (SIGSTOP and S
 In each situation the starter with prompt lookup, or another pair, writes 40 answers of 128 tokens,
 at temperature 0 and 0.8 in turn, to questions of which half hold a text to copy from. The baseline
 and automatic gamma write the same text side by side, a round at a time: their ratio is the
-reference for the claim of automatic gamma. In every third answer fixed lengths run as well; these
-answers choose the best fixed length, and the others score it.
+reference for the claim of automatic gamma. A second baseline shows the noise of such ratios. In
+every third answer fixed lengths run as well; these answers choose the best fixed length, and the
+others score it.
 
 Prints what has to hold as a table. Every answer is kept in the JSON next to --output: called again,
 it goes on where it was stopped. Takes about 13 minutes a situation, 53 in all, at 25 tokens/s;
@@ -28,7 +29,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from statistics import geometric_mean
+from statistics import fmean, geometric_mean
 from typing import Any
 
 from benchmarks.gamma_compare import AUTO, BASELINE, TEMPERATURES, Lane, interval, measured, race
@@ -42,6 +43,8 @@ from localspec.loading.load_request import LoadRequest
 ANSWERS, TOKENS, EARLY = 40, 128, 64
 SHORT = 900  # characters of a question: every setting reads it for itself
 FIXED = ("1", "2", "4", "8")
+AGAIN = "0 again"
+"""The baseline once more: how far both are apart is the noise of the reference."""
 BEGIN = """
 import os, random, signal, time
 parent = os.getppid()
@@ -111,7 +114,7 @@ def opened(stack: ExitStack, pair: str | None) -> Lanes:
     flash = None if loaded.loaded.flash_attn == "auto" else loaded.loaded.flash_attn == "on"
     options = ContextOptions(n_ctx=2048, flash_attention=flash)
     found: Lanes = {}
-    for name in (BASELINE, AUTO, *FIXED):
+    for name in (BASELINE, AGAIN, AUTO, *FIXED):
         both = [
             stack.enter_context(Context(each.model, options))
             for each in (loaded.target, loaded.draft)
@@ -140,8 +143,9 @@ def disturbed(script: str) -> Iterator[None]:
 
 def asked(lanes: Lanes, auto: AutoGamma, at: int, fixed: str, tokens: int) -> Answer:
     """One answer by the baseline, automatic gamma and some fixed lengths, side by side."""
-    names = [BASELINE, AUTO, *(FIXED if at % 3 == 0 else (fixed,))]
+    names = [BASELINE, AGAIN, AUTO, *(FIXED if at % 3 == 0 else (fixed,))]
     policies: dict[str, GammaPolicy] = {name: FixedGamma(int(name)) for name in (BASELINE, *FIXED)}
+    policies[AGAIN] = policies[BASELINE]
     going = [
         Lane(name, target, drafts, policies.get(name, auto), lookup=not drafts, same_text=True)
         for name in dict.fromkeys(names)
@@ -179,8 +183,8 @@ def best(answers: list[Answer]) -> str:
 def table(done: dict[str, list[Answer]]) -> str:
     lines = [
         "| situation | answers | claim / reference | held | claimed by token 64 | high / low, 90 %"
-        " | auto / no draft | best fixed | auto / best fixed |",
-        "|---|---|---|---|---|---|---|---|---|",
+        " | auto / no draft | best fixed | auto / best fixed | noise |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, answers in done.items():
         if not answers:
@@ -197,9 +201,16 @@ def table(done: dict[str, list[Answer]]) -> str:
             *(sum(each["early"] for each in answers), wide),
             interval([ratio(each, BASELINE) for each in answers], geometric=True),
             *(fixed, interval([ratio(each, fixed) for each in scored], geometric=True)),
+            f"{100 * noise(answers):.1f} %",
         )
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
+
+
+def noise(answers: list[Answer]) -> float:
+    """How far both baselines are apart: the root of the mean square of the logarithms."""
+    speeds = [each["speeds"] for each in answers]
+    return math.sqrt(fmean(math.log(each[AGAIN] / each[BASELINE]) ** 2 for each in speeds))
 
 
 def ratio(answer: Answer, name: str) -> float:

@@ -163,8 +163,8 @@ class Neighbours:
         alone = max(0.0, its - self._here) / its**2
         error = (self._error**2 + self._unrest * alone) * drafting**2
         doubt = math.sqrt(error + unseen) / spent
-        # However quiet the machine is, a few stretches tell no more than this.
-        doubt = max(doubt, _MIDDLE * _USUAL / math.sqrt(len(self._seen)))
+        # However quiet the machine is, a few stretches tell no more than this, nor do its own.
+        doubt = max(doubt, _USUAL * math.hypot(_MIDDLE / math.sqrt(len(self._seen)), its**-0.5))
         found, wide = self._baseline / spent, math.exp(_WIDE * doubt)
         return Speedup(found, found / wide, found * wide)
 
