@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from localspec.chat.dialects import ContentPiece
+from localspec.chat.dialects import ContentPiece, Dialect
 from localspec.chat.dialects.learning.learner import learnt
 from localspec.chat.prompt.renderer import TemplateSource
 from localspec.chat.prompt.template import ChatTemplate
@@ -118,3 +118,41 @@ def test_an_answer_that_the_client_began_goes_on_where_it_ends(name: str) -> Non
     reader = dialect.reader([], exact=True)
     pieces = [*reader.feed(" all is well."), *reader.end(cut=False)]
     assert pieces == [ContentPiece(" all is well.")]  # the client puts both together
+
+
+@pytest.mark.parametrize("name", [name for name in TEMPLATES if "DeepSeek-R1" in name][:1])
+def test_a_thought_that_the_client_began_goes_on_as_one(name: str) -> None:
+    dialect = learnt(renderer(), TemplateSource(TEMPLATES[name], BOS, EOS), folder=LEARNT)
+    (begin, close), *_ = dialect.marks.thoughts
+    for said, opening in (
+        (f"{begin}\nIt may", begin),
+        (f"{begin}\nIt may.\n{close}\n\nIt is", ""),
+        ("It is", ""),
+    ):
+        assert dialect.opened(f"A prompt. {said}", said) == opening
+    assert dialect.opened(f"A prompt. {begin}\n") == begin
+
+
+@pytest.mark.parametrize(
+    ("begun", "form", "goes_on"),
+    [("{", "text", True), (" \n", "text", False), ("{", "json_object", False)],
+)
+def test_an_answer_goes_on_unless_it_is_blank_or_a_format_would_begin_anew(
+    begun: str, form: str, *, goes_on: bool
+) -> None:
+    body = {
+        "messages": [ASKED, {"role": "assistant", "content": begun}],
+        "response_format": {"type": form},
+    }
+    core = parsed(json.dumps(body).encode(), ChatRequest).core()
+    asked, _ = core.prepared(ChatSettings(), Dialect())
+    assert asked.continues is goes_on
+
+
+@pytest.mark.parametrize("name", [name for name in TEMPLATES if "MiniMax-M2" in name][:1])
+def test_a_result_whose_call_was_cut_off_is_told_as_text(name: str) -> None:
+    """Agents drop the oldest messages of a long conversation."""
+    told = {"role": "tool", "tool_call_id": "c1", "content": "The contents of a.txt"}
+    text = rendered(name, ChatRequest, messages=[told, ASKED])
+    assert "The contents of a.txt" in text
+    assert "Read a.txt and b.txt" in text

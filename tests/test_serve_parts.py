@@ -169,6 +169,17 @@ async def test_counts_fill_no_queue_and_wait_for_no_answer_but_the_one_that_runs
     assert counters.waiting == 0
 
 
+async def test_counts_that_keep_coming_hold_up_no_answer() -> None:
+    engine: Any = ScriptedEngine()
+    request_queue = RequestQueue(engine, EndpointCounters(), most=4, limit_s=60)
+    for one in (job("a", "a0"), job("b", "b0"), count("c0")):
+        request_queue.submit(one)
+    for number in range(1, 4):
+        await engine.says(OVER)
+        request_queue.submit(count(f"c{number}"))
+    assert engine.asked == ["a0", "c0", "b0", "c1"]
+
+
 async def test_what_takes_too_long_is_stopped_and_told() -> None:
     engine: Any = ScriptedEngine()
     request_queue = RequestQueue(engine, EndpointCounters(), most=4, limit_s=0.01)
@@ -392,30 +403,20 @@ def test_a_prefix_that_was_left_is_gone_back_to(
     assert np.allclose(target_context.decode([4], 1), after, atol=0.05)
 
 
-def test_an_answer_alone_is_not_worth_a_copy_its_prompt_is(target_context: Context) -> None:
-    """The next turn of a model that thinks lacks the thought: nobody goes back to that branch."""
-    prefixes = CachedPrefixes(lambda: [target_context])
-    prompt, thought, said = [*range(1, 60)], [*range(100, 160)], [*range(200, 205)]
-    assert read([target_context], prefixes, prompt) == 59
+def test_a_thought_that_the_next_prompt_leaves_out_is_not_copied(target_context: Context) -> None:
+    told = [*range(1, 60)]
+    prefixes = CachedPrefixes(lambda: [target_context], following=lambda: told)
+    thought, said = [*range(100, 160)], [*range(200, 205)]
+    assert read([target_context], prefixes, told) == 59
     for _ in range(3):
         target_context.decode([*thought, *said], 0)
-        prompt = [*prompt, *said, 7]
-        assert read([target_context], prefixes, prompt) == 6
+        told += [*said, 7]
+        assert read([target_context], prefixes, told) == 6
         assert prefixes.n_bytes == 0
     target_context.decode(thought, 0)
     assert read([target_context], prefixes, said) == 5
     assert prefixes.n_bytes > 0
-    assert read([target_context], prefixes, [*prompt, 8]) == 1
-
-
-@pytest.mark.parametrize(("token_s", "worth"), [(1e-9, False), (1.0, True)])
-def test_what_is_read_again_faster_than_copied_is_not_copied(
-    target_context: Context, token_s: float, *, worth: bool
-) -> None:
-    prefixes = CachedPrefixes(lambda: [target_context], reading=lambda _, tokens: token_s * tokens)
-    texts = [[10 * i + j for j in range(1, 60)] for i in range(2)]
-    assert [read([target_context], prefixes, text) for text in texts] == [59] * 2
-    assert (prefixes.n_bytes > 0) is worth
+    assert read([target_context], prefixes, [*told, 8]) == 1
 
 
 def test_of_a_window_a_copy_is_gone_back_to_whole(tmp_path: Path) -> None:

@@ -219,9 +219,9 @@ def test_a_summary_is_of_as_many_turns_as_fit() -> None:
     told = [question for question in asked if question in FakeModel().text(prompt)]
     left_out = [event.messages // 2 for event in events if isinstance(event, TurnsLeftOut)]
     assert left_out == [len(asked) - len(told)]
-    # With one turn more, less than an eighth of the context would be left for the summary.
+    # With one turn more, less than a quarter of the context would be left for the summary.
     turn = len(prompt) // (len(told) + 1)
-    assert 600 * 7 // 8 - turn < len(prompt) <= 600 * 7 // 8
+    assert 450 - turn < len(prompt) <= 450
     list(session.turn("more", Cancel()))
     assert RECALL in FakeModel().text(engine.prompts[-1])
 

@@ -76,18 +76,24 @@ def fold_system(messages: Sequence[Message]) -> list[Message]:
     return rest
 
 
-def merge_neighbours(messages: Sequence[Message]) -> list[Message]:
+def merge_neighbours(messages: Sequence[Message], *, results: bool = False) -> list[Message]:
     """Merge neighbours of one role, for templates that require alternating roles.
 
     A tool's result joins nothing before it, so that each stays the answer to its call. What the
     user says after a result becomes a part of it: such templates let no user follow a tool.
+
+    Args:
+        messages: the conversation.
+        results: a tool's result becomes a part of what the user says next, where its call is gone.
     """
     merged: list[Message] = []
     for message in messages:
         last = merged[-1] if merged else None
-        if last and last.role is message.role and message.more.get("role") != "tool":
+        joins = results or message.more.get("role") != "tool"
+        if last and last.role is message.role and joins:
             text = "\n\n".join(part for part in (last.content, message.content) if part)
-            merged[-1] = replace(message, content=text, more={**message.more, **last.more})
+            more = message.more if results else {**message.more, **last.more}
+            merged[-1] = replace(message, content=text, more=more)
         else:
             merged.append(message)
     return merged

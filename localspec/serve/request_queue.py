@@ -103,6 +103,7 @@ class RequestQueue:
         self._limit: asyncio.TimerHandle | None = None
         self._began = 0.0
         self._usual_s = _USUAL_S
+        self._ahead = 0  # how many counts come before the next answer
         self._deaths = 0
         self._resting = False
         self._loop = asyncio.get_running_loop()
@@ -154,8 +155,19 @@ class RequestQueue:
 
     @property
     def _first(self) -> str:
-        """The line whose turn it is; there is one."""
-        return _COUNTS if _COUNTS in self._waiting else next(iter(self._waiting))
+        """The line whose turn it is; there is one.
+
+        Counts that waited when the last answer ended come before the next one, unless their pair
+        has to be loaded first.
+        """
+        counts, others = self._waiting.get(_COUNTS), (of for of in self._waiting if of != _COUNTS)
+        ready = counts and self._ahead > 0 and not self._lacks(counts[0].pair)
+        return _COUNTS if ready else next(others, _COUNTS)
+
+    def _lacks(self, pair: str) -> bool:
+        """Whether another pair is loaded; an empty name is that of the one that is loaded."""
+        loaded = self.engine.info
+        return bool(pair) and loaded is not None and loaded.pair_name != pair
 
     def _make_room(self, asker: str) -> None:
         """Drop the latest job of the client with the most jobs, for a client that has none waiting.
@@ -201,9 +213,9 @@ class RequestQueue:
             self._idle = self._loop.call_later(self._idle_s, self._sleep) if self._idle_s else None
             return
         first = self._first
-        line, loaded = self._waiting[first], self.engine.info
+        line = self._waiting[first]
         pair = line[0].pair
-        if pair and loaded is not None and loaded.pair_name != pair:
+        if self._lacks(pair):
             self._load(pair)
             return
         del self._waiting[first]
@@ -216,6 +228,7 @@ class RequestQueue:
             self._next()
             return
         self._running = job
+        self._ahead -= 1
         self._counters.running = 1
         self._began = self._loop.time()
         self._limit = self._loop.call_later(self._limit_s, self._late, job)
@@ -273,7 +286,9 @@ class RequestQueue:
         if self._limit is not None:
             self._limit.cancel()
         self._counters.running = 0
-        self._usual_s += 0.2 * (self._loop.time() - self._began - self._usual_s)
+        if job.line != _COUNTS:
+            self._usual_s += 0.2 * (self._loop.time() - self._began - self._usual_s)
+            self._ahead = len(self._waiting.get(_COUNTS, ()))
         if last is not None:
             job.said.put_nowait(last)
         self._next()

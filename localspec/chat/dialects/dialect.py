@@ -107,10 +107,20 @@ class Dialect(Struct, frozen=True):
         """
         return _whole(self.reader((), exact=True), raw, cut=cut)
 
-    def opened(self, prompt: str) -> str:
-        """The mark of a thought that a prompt ends with; empty for none."""
-        begins = [begin for begin, _ in self.marks.thoughts if begin]
-        return next((begin for begin in begins if prompt.rstrip().endswith(begin)), "")
+    def opened(self, prompt: str, answer: str = "") -> str:
+        """The mark of a thought that is open where a prompt ends; empty for none.
+
+        Args:
+            prompt: ends with the mark, or with an answer that is to be continued.
+            answer: that answer; empty for none.
+        """
+        if answer:
+            pairs = [pair for pair in self.marks.thoughts if all(pair)]
+            ends = (begin for begin, close in pairs if answer.rfind(begin) > answer.rfind(close))
+        else:
+            begins = [begin for begin, _ in self.marks.thoughts if begin]
+            ends = (begin for begin in begins if prompt.rstrip().endswith(begin))
+        return next(ends, "")
 
     def speaks(self, mark: str) -> bool:
         """Whether a control token's text is part of the marks that divide answers."""

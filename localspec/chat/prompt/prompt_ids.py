@@ -21,8 +21,7 @@ class MessageWindow:
 
     Args:
         size: tokens that the context holds.
-        sums_up: the last message asks for a summary of the others. It is no turn of its own, and
-            the context is filled as far as it can be: no later prompt begins with the same turns.
+        sums_up: the last message asks for a summary of the others, and is no turn of its own.
 
     Attributes:
         left_out: how many messages the last prompt left out.
@@ -31,7 +30,7 @@ class MessageWindow:
     def __init__(self, size: int, *, sums_up: bool = False) -> None:
         self._size, self._sums_up = size, sums_up
         self._most = size - min(512, size // 8)
-        self._enough = self._most if sums_up else int(_FILLED * size)
+        self._enough = int(_FILLED * size)
         self.left_out = 0
 
     def fit(

@@ -166,6 +166,7 @@ class ChatTemplate:
         ways = [guarded, folded, merge_neighbours(guarded), merge_neighbours(folded)]
         tries = [(arranged, variables) for arranged in (*ways, *map(in_parts, ways))]
         tries += [(arranged, _whole_tools(variables)) for arranged in ways]
+        tries.append((merge_neighbours(folded, results=True), variables))
         for arranged, seen in tries:
             try:
                 text = self._renderer.render(source, arranged, budget, cancel, seen)

@@ -40,7 +40,6 @@ class Completions:
         self._prefixes = CachedPrefixes(
             lambda: session.pair.contexts,
             session.folder,
-            reading=session.engine.steps.seconds,
             following=self._following,
         )
         self._last: tuple[AnswerRequest, str, KnownIds] | None = None  # and its answer
@@ -69,20 +68,18 @@ class Completions:
         if not asked.count_only:
             self._check_grammar(asked.settings.grammar)
         if asked.messages:
-            text = self._rendered(asked, cancel)
+            text, opening = self._rendered(asked, cancel)
             yield from map(Noticed, template.notices[noticed:])
-            opening, texts = template.dialect.opened(text), list[Past]()
             if asked.count_only:  # it is no conversation whose ids will be needed
-                yield PromptMade(len(template.tokenize(text)), target.n_ctx, opening)
+                yield PromptMade(len(self._nearest(text).following(text)), target.n_ctx, opening)
                 return
             (known, prompt), stops = self._recalled(text), (*stops, *template.stops)
+            texts = [self._quoted.past(asked.messages)] if self._may_quote(asked) else []
         else:
             (prompt, texts), opening = self._plain(asked), ""
         if len(prompt) > target.n_ctx:
             yield PromptMade(len(prompt), target.n_ctx, opening)
             return
-        if self._may_quote(asked):
-            texts = [self._quoted.past(asked.messages)]
         piece = template.piece if asked.messages else target.model.piece
         answer = AnswerText(piece, stops)
         turn = session.complete(
@@ -142,15 +139,18 @@ class Completions:
         closing = self._session.template.dialect.marks.closing(opening)
         return [mark for mark in (closing, after) if mark]
 
-    def _rendered(self, asked: AnswerRequest, cancel: Cancel) -> str:
-        """The text of the prompt.
+    def _rendered(self, asked: AnswerRequest, cancel: Cancel) -> tuple[str, str]:
+        """The text of the prompt, and the mark of the thought that is open at its end.
 
         Raises:
             LocalspecError: the template cannot write it.
         """
-        return self._session.template.render(
+        template = self._session.template
+        text = template.render(
             asked.messages, cancel, asked.variables, give_up=False, continues=asked.continues
         )
+        begun = asked.messages[-1].content if asked.continues else ""
+        return text, template.dialect.opened(text, begun)
 
     def _check_grammar(self, grammar: str) -> None:
         """Refuse a grammar that is wrong: llama.cpp reports errors only in its log.
@@ -193,15 +193,17 @@ class Completions:
 
     def _recalled(self, text: str) -> tuple[KnownIds, list[int]]:
         """The ids of a rendered prompt, after the object that knows the ids of its conversation."""
-        best = max(self._known, key=lambda one: one.reach(text), default=None)
-        if best is None or not best.reach(text):
-            best = KnownIds(self._session.template)
-        known = best.branch(text)
+        known = self._nearest(text).branch(text)
         prompt = known.prompt(text)
         self._known = [one for one in self._known if one is not known]
         if len(prompt) <= self._session.pair.target.n_ctx:  # longer ones are refused
             self._known = [*self._known[1 - _CONVERSATIONS :], known]
         return known, prompt
+
+    def _nearest(self, text: str) -> KnownIds:
+        """What knows the ids of the longest beginning of `text`."""
+        best = max(self._known, key=lambda one: one.reach(text), default=None)
+        return best if best and best.reach(text) else KnownIds(self._session.template)
 
     def _plain(self, asked: AnswerRequest) -> tuple[list[int], list[Past]]:
         """The ids of a prompt that is not made by a template, and texts to copy from.

@@ -23,7 +23,6 @@ from localspec.errors import Cancelled
 _WORTH = 16  # tokens; reading fewer again is faster than copying them
 _LEAST = 64  # tokens; fewer are not worth a file
 _MOST = 32
-_COPIED = 1e9  # bytes of caches a second, roughly: two busy cores copied half as many
 _SHARE, _DISK_SHARE = 0.25, 0.1  # of the free memory, and of the free disk space
 
 
@@ -65,8 +64,6 @@ class CachedPrefixes:
         contexts: returns the target's, then those of the draft models that are loaded by now.
         folder: for copies that do not fit in memory; None to drop them.
         room: returns the bytes of memory that all copies together may take.
-        reading: returns the seconds in which the target reads so many tokens after so many others;
-            None while unknown.
         following: returns the ids with which the next prompt of the conversation begins whose last
             answer was written; None for those that the caches hold.
     """
@@ -77,16 +74,13 @@ class CachedPrefixes:
         folder: Path | None = None,
         room: Callable[[], int] | None = None,
         *,
-        reading: Callable[[int, int], float | None] = lambda _held, _tokens: None,
         following: Callable[[], Sequence[int] | None] = lambda: None,
     ) -> None:
         self._contexts = contexts
         self._folder = folder
         self._room = room or (lambda: int(_SHARE * (machine.available() + self.n_bytes)))
-        self._reading = reading
         self._following = following
         self._kept: list[_HeldCaches] = []  # the latest last
-        self._asked = 0  # tokens of the last prompt, after which its answer was written
 
     @property
     def n_bytes(self) -> int:
@@ -96,9 +90,8 @@ class CachedPrefixes:
     def switch(self, prompt: Sequence[int]) -> None:
         """Prepare the caches for `prompt`: restore the copy with the longest common prefix.
 
-        What they hold is copied first, unless reading the lost part of the last prompt again is
-        faster. If only its answer is lost, no prompt goes back to that: the next turn of a model
-        that thinks leaves out the thought.
+        What they hold is copied first if the next prompt of its conversation would miss it. The
+        next turn of a model that thinks misses nothing: it leaves out the last thought itself.
 
         A draft model that was loaded after the copy was made reads the prompt itself.
         """
@@ -106,8 +99,8 @@ class CachedPrefixes:
         here = common_prefix(target.tokens, prompt)
         best = max(self._kept, key=lambda one: _reach(target, one.tokens[0], prompt), default=None)
         further = best is not None and _reach(target, best.tokens[0], prompt) >= here + _WORTH
-        self._keep_before(here)
-        self._asked = len(prompt)
+        if self._lost(target.tokens, here) >= _WORTH:
+            self._keep()
         if best is None or not further:
             return
         for context, tokens, state in zip(best.contexts, best.tokens, best.states, strict=True):
@@ -115,17 +108,12 @@ class CachedPrefixes:
         if len(best.tokens[0]) - common_prefix(best.tokens[0], prompt) < _WORTH:
             self._kept = [one for one in self._kept if one is not best]  # a longer copy will follow
 
-    def _keep_before(self, here: int) -> None:
-        """Copy the caches if that is worth it, as all but the first `here` tokens will be lost."""
-        target = self._contexts()[0]
-        lost = min(target.held, self._asked) - here
-        if lost < _WORTH:
-            return
-        seconds = self._reading(here, lost)
-        if seconds is None or seconds * _COPIED > _state_bytes(self._contexts()):
-            _cut(target, self._following)
-            if target.held >= here + _WORTH:
-                self._keep()
+    def _lost(self, held: Sequence[int], here: int) -> int:
+        """How many of the `held` ids their conversation will miss if only `here` of them stay."""
+        lost = len(held) - here
+        if lost >= _WORTH and (prompt := self._following()) is not None:
+            lost = common_prefix(held, prompt) - here
+        return lost
 
     def _keep(self) -> None:
         """Copy the caches in place of the copies that this one extends; the oldest make room."""

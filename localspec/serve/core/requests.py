@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 MOST_TOOLS = 256
 _TEXT_BYTES = 8 << 20  # pictures that only words stand for come on top
-_VALUES = _TEXT_BYTES // 2  # so many of the shortest has JSON of that size: 0,0,0
+_VALUES = 1 << 20  # of JSON; 8 MB of messages have far fewer
 _ANY_SEED = -1  # llama-server's word for a new one; OpenAI's seeds have a sign
 
 # A request has a field for each name of a setting of the sampler chain.
@@ -237,16 +237,17 @@ class ConversationRequest:
         messages = for_template(said, toolbox)
         if said[0].role != "system" and own.system_prompt:
             messages.insert(0, Message(Role.SYSTEM, own.system_prompt))
+        after = toolbox.after if settings.grammar == toolbox.grammar else ""
         return AnswerRequest(
             settings=settings,
             messages=tuple(toolbox.told(messages)),
             variables={**self._thinking(own, thinking), **self.variables, **toolbox.variables},
-            after=toolbox.after if settings.grammar == toolbox.grammar else "",
+            after=after,
             top_logprobs=self.top_logprobs,
             drafters=self.options.drafters,
             anew=self.options.cache_prompt is False,
             count_only=self.count_only,
-            continues=said[-1].role == "assistant" and bool(said[-1].text) and not said[-1].calls,
+            continues=said[-1].begins_answer and bool(after or not settings.grammar),
         )
 
     def rule(self, toolbox: RequestTools) -> str:

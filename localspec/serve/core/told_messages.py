@@ -43,6 +43,11 @@ class ToldMessage:
     call_id: str | None = None
     name: str | None = None
 
+    @property
+    def begins_answer(self) -> bool:
+        """Whether the model may go on with this text."""
+        return self.role == "assistant" and bool(self.text.strip()) and not self.calls
+
 
 def in_turns(messages: Sequence[ToldMessage]) -> list[ToldMessage]:
     """One system message first, then turns of different roles; results of tools stay apart.
