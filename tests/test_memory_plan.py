@@ -452,6 +452,7 @@ def test_the_buffers_of_a_head_inside_are_where_the_last_layers_of_its_target_ar
     found = planning.load_plan(checked).memory
     assert found.draft_need is not None
     assert bool(found.draft_need.device_buffers) == there == bool(found.target_need.device)
+    assert found.gave_up == ()  # it is where the user asked for it
 
 
 def test_an_accelerator_that_shares_the_memory_adds_none() -> None:

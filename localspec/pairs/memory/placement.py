@@ -373,9 +373,11 @@ class _Planner:
             if 0 <= target.gpu_layers < whole:
                 how = ", shared by --tensor-split" if limits.split else ""
                 yield f"{target.gpu_layers} of {whole} layers of the target on the accelerator{how}"
-        on_cpu = any(draft.gpu_layers == 0 for draft in chosen.drafts)
-        if on_cpu and free.on_devices(draft=True) and limits.draft_gpu_layers is None:
-            yield "the draft on the CPU"
+        for draft, its in zip(self.drafts, chosen.drafts, strict=True):
+            there, own = places(draft, free, limits)
+            if not its.gpu_layers and there.on_devices(draft=True) and own.draft_gpu_layers is None:
+                yield "the draft on the CPU"
+                break
 
     def advice(self, chosen: MemoryPlan, *, reduced: bool) -> Iterator[str]:
         """Sentences on what the user could do, or should expect."""
