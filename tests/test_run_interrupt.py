@@ -19,7 +19,7 @@ interrupt.GRACE_S = {grace}
 def work():
     print("started", flush=True)
     threading.Event().wait(60)
-interrupt.interruptible(work, lambda: print("asked", flush=True))
+interrupt.interruptible(work, lambda: print("asked", flush=True), patient={patient})
 """
 
 
@@ -59,20 +59,30 @@ def test_it_works_outside_the_main_thread_too() -> None:
     assert results == [7]
 
 
-def deaf(grace: float) -> subprocess.Popen[str]:
+def deaf(
+    grace: float, number: signal.Signals = signal.SIGINT, *, patient: bool = False
+) -> subprocess.Popen[str]:
     """A process, interrupted once its work has begun, that ignores the request to stop."""
-    running = subprocess.Popen(
-        [sys.executable, "-c", DEAF.format(grace=grace)], stdout=subprocess.PIPE, text=True
-    )
+    program = DEAF.format(grace=grace, patient=patient)
+    running = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert running.stdout is not None
     assert running.stdout.readline() == "started\n"
-    running.send_signal(signal.SIGINT)
+    running.send_signal(number)
     return running
 
 
 def test_work_that_does_not_listen_is_left_behind() -> None:
     with deaf(0.1) as running:
         assert running.wait(10) == 130
+
+
+def test_what_the_system_asks_for_is_not_waited_for_without_end() -> None:
+    """A user can press Ctrl+C again; a service manager or a closed terminal says it once."""
+    with deaf(0.1, signal.SIGTERM, patient=True) as running:
+        try:
+            assert running.wait(10) == 128 + signal.SIGTERM
+        finally:
+            running.kill()
 
 
 def test_a_second_ctrl_c_ends_it_at_once() -> None:

@@ -24,12 +24,12 @@ def interruptible(work: Callable[[], T], stop: Callable[[], object], *, patient:
     """Run `work`, which Ctrl+C asks to stop; return its result, or raise its error.
 
     A second Ctrl+C, or work that does not end within `GRACE_S` of the first, ends the process
-    with exit code 130.
+    with exit code 130. Other signals that ask for the end count as well.
 
     Args:
         work: waits for an engine in short steps, so that signals are handled.
         stop: asks it to end; called in a signal handler.
-        patient: whether it may take any time to end, as its result would be lost.
+        patient: whether it may take any time to end after Ctrl+C, as its result would be lost.
 
     Raises:
         Ended: a signal other than Ctrl+C asked for the end, and the work is over.
@@ -38,7 +38,7 @@ def interruptible(work: Callable[[], T], stop: Callable[[], object], *, patient:
     over = threading.Event()
 
     def insist() -> None:
-        if not over.wait(None if patient else GRACE_S):
+        if not over.wait(None if patient and came[0] == signal.SIGINT else GRACE_S):
             os._exit(128 + came[-1])
 
     def act(number: int, _frame: FrameType | None) -> None:
