@@ -9,7 +9,7 @@ import sys
 import time
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pexpect
 import pytest
@@ -18,10 +18,14 @@ from click.testing import CliRunner
 from localspec.bench import benchmark, prompt_sets
 from localspec.bench.prompt_sets import BenchRequest
 from localspec.bench.result import BenchReport
+from localspec.cli.machine import bench_output
+from localspec.cli.standard_streams import ProgressLine
 from localspec.cli.subcommands import cli
 from localspec.engine.cancel import Cancel
 from localspec.errors import Cancelled, LocalspecError, UsageError
 from localspec.loading.load_request import LoadRequest
+from localspec.process.engine_client import JobClient
+from localspec.process.messages import BenchProgress
 from tests.support import bench_reports, toy
 
 QUESTIONS = ("--prompts", str(toy.QUESTIONS))
@@ -268,6 +272,24 @@ def test_a_stop_waits_for_the_report_as_long_as_it_takes(
     assert not gone
     assert "Ctrl+C once more gives up the report" in done.stderr
     assert json.loads(path.read_text())["ended"] == "interrupted"
+
+
+def test_progress_that_comes_after_a_stop_hides_no_line_about_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Stopped:
+        stopped = True
+
+        def result(self, _: object, hear: Any, stopping: Any) -> None:
+            stopping()
+            hear(BenchProgress(done=1, total=9, prompt="late", left_s=3.0))
+            raise Cancelled
+
+    drawn: list[str] = []
+    monkeypatch.setattr(ProgressLine, "show", lambda _, text: drawn.append(text))
+    with pytest.raises(Cancelled):
+        bench_output.print_bench(cast(JobClient, Stopped()), as_json=False, outputs=[])
+    assert drawn == ["Stopping; Ctrl+C once more gives up the report ..."]
 
 
 @pytest.mark.usefixtures("scripted")

@@ -52,7 +52,7 @@ def print_bench(
             case TurnReported(Noticed(notice)):
                 line.clear()
                 warn(notice)
-            case BenchProgress():
+            case BenchProgress() if not worker.stopped:  # else it would hide the line that says so
                 line.update(_progress(event))
 
     try:
