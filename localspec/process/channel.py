@@ -14,6 +14,7 @@ from localspec.process.messages import PROTOCOL, Body, Envelope, Hello
 
 _SIZE = 4  # bytes of a frame's length
 _CHUNK = 1 << 16
+_UPDATED = "Start localspec again: it was updated while it ran."
 
 
 class Channel(Generic[Body]):
@@ -32,6 +33,7 @@ class Channel(Generic[Body]):
         self._decoder = msgspec.msgpack.Decoder(incoming)
         self._encoder = msgspec.msgpack.Encoder()
         self._lock = threading.Lock()
+        self._understood = False
         self.send(Envelope(0, Hello()))
 
     def send(self, envelope: Envelope[Any]) -> None:
@@ -64,15 +66,18 @@ class Channel(Generic[Body]):
         try:
             envelope = self._decoder.decode(data)
         except msgspec.MsgspecError as error:
+            # Of another version, the first message may have another shape.
             raise EngineError(
-                f"another process sent something that is not a message: {error}"
+                f"another process sent something that is not a message: {error}",
+                "" if self._understood else _UPDATED,
             ) from None
         if isinstance(envelope.body, Hello) and envelope.body.protocol != PROTOCOL:
             raise EngineError(
                 f"the engine's process uses version {envelope.body.protocol} of the protocol,"
                 f" this one {PROTOCOL}",
-                "Start localspec again: it was updated while it ran.",
+                _UPDATED,
             )
+        self._understood = True
         return envelope
 
     def envelopes(self) -> Iterator[list[Envelope[Body]]]:
