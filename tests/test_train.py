@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -381,12 +382,18 @@ def test_what_a_card_learns_needs_no_main_memory(
     )
     run.work.folder.mkdir(parents=True)
     told = told_of(next(candidates(found[1].header)))
-    free = told.card
+    free, integrated = told.card, 0
+    card = lambda _: SimpleNamespace(is_integrated=integrated)  # noqa: E731
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, free))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", card)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     monkeypatch.setattr(pipeline.machine, "available", lambda: told.more - told.learning)
     run._require_sense(told)
+    integrated = 1  # its memory is the main memory
+    with pytest.raises(OutOfMemory, match="of memory more than the target"):
+        run._require_sense(told)
+    integrated = 0
     free -= 1  # then the processor learns
     with pytest.raises(OutOfMemory, match="of memory more than the target"):
         run._require_sense(told)

@@ -309,7 +309,7 @@ class _TrainingRun:
 
     def _require_sense(self, told: Estimate) -> None:
         """Report the estimate; refuse a training that does not fit or would be useless."""
-        from localspec.train.head.learning import device  # noqa: PLC0415 - torch
+        from localspec.train.head.learning import device, has_own_memory  # noqa: PLC0415 - torch
 
         self.listener.tell(f"{self.name}: {told.sentence()}")
         if not told.pays:
@@ -317,8 +317,7 @@ class _TrainingRun:
                 raise LocalspecError(told.doubt(), "Train all the same with --force.")
             self.listener.tell(told.doubt())
         require_disk(self.work.folder, told.disk)
-        # A card has memory of its own.
-        elsewhere = told.learning if device(told.card).type == "cuda" else 0
+        elsewhere = told.learning if has_own_memory(device(told.card)) else 0
         more, free = told.more - elsewhere, machine.available()
         if more > free:
             raise OutOfMemory(

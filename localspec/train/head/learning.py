@@ -227,6 +227,11 @@ def device(n_bytes: int = 0) -> torch.device:
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
+def has_own_memory(where: torch.device) -> bool:
+    """Whether a device takes nothing of the main memory; an integrated card does, as Apple's."""
+    return where.type == "cuda" and not torch.cuda.get_device_properties(where).is_integrated
+
+
 def learner(
     shape: HeadShape,
     tensors: Tensors,
