@@ -36,7 +36,7 @@ from localspec.pairs.hub.pair_pull import PullRequest
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.names import catalogue, references, resolver
 from localspec.pairs.names.references import Reference
-from tests.support import ggufs
+from tests.support import ggufs, toy
 from tests.support.hub_server import CERTIFICATE, Repo, wait_for
 from tests.support.hub_world import World
 from tests.support.proxy import proxy
@@ -886,6 +886,11 @@ def test_a_hub_that_fails_is_asked_once_about_drafts_that_nobody_named(
     monkeypatch: pytest.MonkeyPatch,
     status: int,
 ) -> None:
+    """Those that are on this disk are looked at all the same."""
+    *_, last = (entry.draft for entry in catalogue.pairs().values() if entry.draft)
+    hub_world.server.add(last.repo, {last.file: toy.DRAFT.read_bytes()})
+    hf_hub_download(last.repo, last.file)
+    hub_world.server.seen.clear()
     large = shutil.copy(toy_target, tmp_path / "large.gguf")
     os.truncate(large, 4_000_000_000)  # drafts of the catalogue are small next to it
     hub_world.server.fault("/api/", status=status, times=1000)
@@ -895,6 +900,8 @@ def test_a_hub_that_fails_is_asked_once_about_drafts_that_nobody_named(
     assert done.code == 0, done.err
     assert (len(hub_world.server.seen), waits) == (1, [])
     assert "looking at" in done.err
+    assert f"fits  --draft {last.reference} " in done.out
+    assert " known models would fit; the Hub did not answer about others" in done.out
 
 
 def test_a_model_that_is_its_own_draft_is_fetched_and_counted_once(

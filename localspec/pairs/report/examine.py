@@ -203,7 +203,7 @@ def examine(
         report = look(of_target, meant, asked, retries)
     report = replace(report, name=_name(meant, quant))
     if further or not (report.drafts or report.draft_reason):
-        report = _with_candidates(report, _try_all(report.models, retries, scan))
+        report = _with_candidates(report, *_try_all(report.models, retries, scan))
     if asked.own and not report.drafts and not own_head(report.target.header):
         tag = _tag(of_target)
         report = replace(report, offer=nearby_heads.offered(report.target, retries, quant=tag))
@@ -250,9 +250,13 @@ def _looked_at(
     return PairReport("", target, first, reason, report, ahead, besides=besides, suited=best)
 
 
-def _with_candidates(report: PairReport, tried: tuple[DraftCandidate, ...]) -> PairReport:
+def _with_candidates(
+    report: PairReport, tried: tuple[DraftCandidate, ...], answered: bool
+) -> PairReport:
     fitting = sum(candidate.fits for candidate in tried)
     reason = f"none was named; {fitting or 'none'} of {len(tried)} known models would fit"
+    if not answered:
+        reason += "; the Hub did not answer about others"
     return replace(report, candidates=tried, draft_reason=report.draft_reason or reason)
 
 
@@ -461,28 +465,30 @@ def _pair_with(target: ModelSource) -> InstalledPair | CuratedPair | None:
 
 def _try_all(
     own: Sequence[ModelSource], retries: RetryPolicy, scan: bool
-) -> tuple[DraftCandidate, ...]:
+) -> tuple[tuple[DraftCandidate, ...], bool]:
     """Try the starter, the models on this disk and the catalogue's drafts on a target.
 
     `own` holds the target and its present drafters. Of models that are not on this disk, only the
     start of the header is read, and the rest if that fits. Nobody waits for them: once the Hub
-    fails to answer, the rest of the catalogue is left out. Fitting drafts come first, then those
-    on this disk, then the smallest.
+    fails to answer, which is returned as well, those are left out. Fitting drafts come first, then
+    those on this disk, then the smallest.
 
     Raises:
         Cancelled: the user stopped it.
     """
     target, at_once = own[0], replace(retries, pauses=())
     found: dict[str, DraftCandidate] = {}
+    answered = True
     for untried, where in _untried(own, scan):
-        if untried.draft in found:
+        if untried.draft in found or not (answered or untried.on_disk):
             continue
         retries.check()
         try:
             found[untried.draft] = _tried(target, untried, where, at_once)
         except (HubOffline, HubUnavailable):
-            break
-    return tuple(sorted(found.values(), key=lambda one: (not one.fits, not one.on_disk, one.bytes)))
+            answered = False
+    rank = lambda one: (not one.fits, not one.on_disk, one.bytes)  # noqa: E731
+    return tuple(sorted(found.values(), key=rank)), answered
 
 
 def _untried(
