@@ -290,6 +290,28 @@ def test_of_several_heads_llama_cpps_is_offered_with_a_smaller_one(hub: World) -
     assert taken == ("mtp", "mtp-a-Q8_0.gguf", "mtp-a-Q4_0.gguf")
 
 
+@pytest.mark.parametrize("status", [400, 403, 503])
+@pytest.mark.parametrize("failing", ["Q8_0", "Q4_0"])
+def test_a_head_that_fits_is_offered_where_another_cannot_be_read(
+    hub_world: World, failing: str, status: int
+) -> None:
+    """A Hub that has an internal error is not asked about the next ones, and that is said."""
+    sizes = {"Q8_0": 300_000_000, "Q4_0": 200_000_000}
+    heads = {f"eagle3-a-{quant}.gguf": of(head("eagle3"), size) for quant, size in sizes.items()}
+    target = {"a-Q8_0.gguf": Hollow(model(), 8 * GB)}
+    hub_world.server.add("ann/Beside-GGUF", {**target, **heads})
+    hub_world.server.fault(f"eagle3-a-{failing}", status=status, times=1000)
+    found = examine("ann/Beside-GGUF", "auto", QUICK, scan=False)
+    told = "heads next to it cannot be read: " in found.draft_reason
+    if failing == "Q8_0" and status == 503:
+        assert (found.offer, told) == (None, True)
+        return
+    assert found.offer is not None
+    other = next(quant for quant in sizes if quant != failing)
+    assert found.offer.head.files[0].name == f"eagle3-a-{other}.gguf"
+    assert (found.offer.smaller, told) == (None, False)
+
+
 # --- the command ------------------------------------------------------------------------------
 
 

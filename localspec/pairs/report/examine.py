@@ -30,7 +30,7 @@ from localspec.pairs.gguf import head_checks, usable
 from localspec.pairs.gguf.header import read_header
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import client as hub
-from localspec.pairs.hub.retries import RetryPolicy
+from localspec.pairs.hub.retries import RetryPolicy, TransferInterrupted
 from localspec.pairs.memory.free import FreeMemory, read_speed
 from localspec.pairs.memory.model_facts import (
     ModelFacts,
@@ -205,8 +205,7 @@ def examine(
     if further or not (report.drafts or report.draft_reason):
         report = _with_candidates(report, *_try_all(report.models, retries, scan))
     if asked.own and not report.drafts and not own_head(report.target.header):
-        tag = _tag(of_target)
-        report = replace(report, offer=nearby_heads.offered(report.target, retries, quant=tag))
+        report = _with_offer(report, retries, _tag(of_target))
     return report
 
 
@@ -258,6 +257,14 @@ def _with_candidates(
     if not answered:
         reason += "; the Hub did not answer about others"
     return replace(report, candidates=tried, draft_reason=report.draft_reason or reason)
+
+
+def _with_offer(report: PairReport, retries: RetryPolicy, quant: str) -> PairReport:
+    try:
+        return replace(report, offer=nearby_heads.offered(report.target, retries, quant=quant))
+    except (HubOffline, TransferInterrupted) as error:  # the target can be used without
+        reason = f"{report.draft_reason}; heads next to it cannot be read: {error.message}"
+        return replace(report, draft_reason=reason)
 
 
 def _tag(of_target: Meaning) -> str:

@@ -15,7 +15,6 @@ from localspec.drafter_names import ASSISTANT, DFLASH, DSPARK, EAGLE3, MTP
 from localspec.errors import (
     HubError,
     HubOffline,
-    HubUnavailable,
     LocalspecError,
     UnsupportedModel,
 )
@@ -25,7 +24,7 @@ from localspec.pairs.gguf import head_checks
 from localspec.pairs.gguf.header import GgufHeader
 from localspec.pairs.hub import client as hub
 from localspec.pairs.hub.client import RemoteRepo
-from localspec.pairs.hub.retries import RetryPolicy
+from localspec.pairs.hub.retries import RetryPolicy, TransferInterrupted
 from localspec.pairs.names import repository_files
 from localspec.pairs.names.draft_option import HEADS
 from localspec.pairs.names.references import Reference
@@ -67,15 +66,13 @@ def offered(target: ModelSource, retries: RetryPolicy, *, quant: str = "") -> He
         quant: as requested of the target.
 
     Raises:
+        HubOffline, TransferInterrupted: the Hub does not answer.
         Cancelled: the user stopped it.
     """
-    try:
-        for kind in HEADS:
-            files, names, read_head = _next_to(target, kind, retries, quant)
-            for head in _fitting(kind, names, read_head, target.header, []):
-                return HeadOffer(kind, head, _smaller(kind, head, files, read_head, target))
-    except (HubOffline, HubUnavailable):  # the target alone can be pulled
-        pass
+    for kind in HEADS:
+        files, names, read_head = _next_to(target, kind, retries, quant)
+        for head in _fitting(kind, names, read_head, target.header, []):
+            return HeadOffer(kind, head, _smaller(kind, head, files, read_head, target))
     return None
 
 
@@ -225,14 +222,19 @@ def _on_hub(repo: RemoteRepo, retries: RetryPolicy, like: GgufHeader) -> _HeadRe
 def _fitting(
     kind: str, names: Sequence[str], read_head: _HeadReader, target: GgufHeader, refused: list[str]
 ) -> Iterator[ModelSource]:
-    """The heads of this kind that fit the target; `refused` receives why others do not."""
+    """The heads of this kind that fit the target; `refused` receives why others do not.
+
+    Raises:
+        HubOffline, TransferInterrupted: the Hub does not answer; it would not about others either.
+        Cancelled: the user stopped it.
+    """
     for name in names[:_MOST_TRIED]:
         try:
             found = read_head(name)
             if head_checks.head_kind(found.header) in _IN_FILES[kind]:
                 head_checks.require_fit(found.header, target, found.label)
                 yield found
-        except (HubOffline, HubUnavailable):
+        except (HubOffline, TransferInterrupted):
             raise
         except LocalspecError as error:
             refused.append(error.message)
@@ -241,7 +243,10 @@ def _fitting(
 def _smaller(
     kind: str, head: ModelSource, files: dict[str, int], read_head: _HeadReader, target: ModelSource
 ) -> ModelSource | None:
-    """The smallest head of this kind, if it is smaller than `head`; its header must fit as well."""
+    """The smallest head of this kind, if it is smaller than `head` and its header can be read."""
     names = repository_files.heads(files, kind)
     small = sorted((name for name in names if files[name] < head.n_bytes), key=files.__getitem__)
-    return next(_fitting(kind, small[:1], read_head, target.header, []), None)
+    try:
+        return next(_fitting(kind, small[:1], read_head, target.header, []), None)
+    except (HubOffline, TransferInterrupted):  # `head` is found without it
+        return None
