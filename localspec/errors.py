@@ -235,17 +235,18 @@ def in_clone() -> bool:
 def installs(packages: str) -> str:
     """The command that installs packages, written as for pip, for the Python that runs this.
 
-    The Python that a shell finds may be another one: a tool's is in a folder of its own.
+    The Python that a shell finds may be another one: a tool's is in a folder of its own. On Windows
+    the command is one of PowerShell, which calls a quoted program only after an ampersand.
     """
     python = _this_python()
     if _has_uv():
         return f"uv pip install {packages} --python {python}"
-    return f"{python} -m pip install {packages}"
+    return f"{'& ' if os.name == 'nt' else ''}{python} -m pip install {packages}"
 
 
 def installs_extra(name: str) -> str:
     """The command that installs an extra of localspec next to what is installed."""
-    return f"uv sync --inexact --extra {name}" if in_clone() else installs(f"'localspec[{name}]'")
+    return f"uv sync --inexact --extra {name}" if in_clone() else installs(f'"localspec[{name}]"')
 
 
 def _has_uv() -> bool:
@@ -253,14 +254,14 @@ def _has_uv() -> bool:
 
 
 def _this_python() -> str:
-    """The path of this Python for a shell; the home folder, which has the user's name, as ``~``."""
-    path = Path(sys.executable)
-    if os.name == "nt":
-        return f'"{path}"' if " " in str(path) else str(path)
+    """The path of this Python for a shell, without the home folder, which has the user's name."""
+    windows, path = os.name == "nt", Path(sys.executable)
     try:
-        return f"~/{shlex.quote(str(path.relative_to(Path.home())))}"
+        path = path.relative_to(Path.home())
+        home = "$env:USERPROFILE\\" if windows else "~/"
     except (RuntimeError, ValueError):  # there is no home folder, or it is elsewhere
-        return shlex.quote(str(path))
+        home = ""
+    return f'"{home}{path}"' if windows else f"{home}{shlex.quote(str(path))}"
 
 
 def of_import(error: ImportError) -> tuple[str, str]:

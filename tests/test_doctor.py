@@ -9,7 +9,7 @@ import shlex
 import sys
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from types import SimpleNamespace
 from typing import Any
 
@@ -155,6 +155,7 @@ def test_what_is_wrong_is_said_with_what_helps(
     assert remedy in found.remedy
 
 
+@pytest.mark.skipif(os.name == "nt", reason="PowerShell has other rules")
 @pytest.mark.parametrize("uv", ["", "/bin/uv"])
 def test_outside_of_a_clone_commands_install_for_the_python_that_runs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, uv: str
@@ -173,6 +174,32 @@ def test_outside_of_a_clone_commands_install_for_the_python_that_runs(
         assert words[words.index(install[0]) :][: len(install)] == install
         assert not uv or words[-2:] == ["--python", str(python)]
         assert str(tmp_path) not in command  # it has the user's name
+
+
+@pytest.mark.parametrize("uv", ["", "uv.exe"])
+@pytest.mark.parametrize("home", [r"C:\Users\Ann Lee", r"D:\elsewhere"])
+def test_on_windows_commands_that_install_are_for_powershell(
+    monkeypatch: pytest.MonkeyPatch, uv: str, home: str
+) -> None:
+    """It runs a quoted program after an ampersand, and fills in variables within double quotes."""
+
+    class WindowsPath(PureWindowsPath):
+        @staticmethod
+        def home() -> PureWindowsPath:
+            return PureWindowsPath(home)
+
+    monkeypatch.setattr(errors, "os", SimpleNamespace(name="nt", environ={}))
+    monkeypatch.setattr(errors, "Path", WindowsPath)
+    monkeypatch.setattr(errors.shutil, "which", lambda _: uv or None)
+    monkeypatch.setattr(errors, "in_clone", lambda: False)
+    monkeypatch.setattr(sys, "executable", r"C:\Users\Ann Lee\my tools\python.exe")
+    theirs = r"$env:USERPROFILE" if "Ann" in home else r"C:\Users\Ann Lee"
+    python = rf'"{theirs}\my tools\python.exe"'
+    assert errors.installs_extra("serve") == (
+        f'uv pip install "localspec[serve]" --python {python}'
+        if uv
+        else f'& {python} -m pip install "localspec[serve]"'
+    )
 
 
 def test_in_a_clone_uv_keeps_the_extras_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
