@@ -249,6 +249,25 @@ def installs_extra(name: str) -> str:
     return f"uv sync --inexact --extra {name}" if in_clone() else installs(f'"localspec[{name}]"')
 
 
+def rebuilds(version: str, flag: str, *, clone: bool, windows: bool) -> str:
+    """The command that compiles llama-cpp-python again, with `flag` for CMake.
+
+    Version and flag may be empty. It is one of PowerShell for `windows`.
+    """
+    version, of_wheel, _ = version.partition("+")  # +localspec.1: a wheel of our own
+    build = "uv sync --inexact --no-cache --reinstall-package llama-cpp-python"
+    if of_wheel:
+        build += " --no-binary-package llama-cpp-python"
+    if not clone:
+        build = installs(
+            "--force-reinstall --no-deps --no-cache-dir"
+            f' --no-binary llama-cpp-python "llama-cpp-python{version and f"=={version}"}"'
+        )
+    if not flag:
+        return build
+    return f'$env:CMAKE_ARGS="{flag}"; {build}' if windows else f'CMAKE_ARGS="{flag}" {build}'
+
+
 def _has_uv() -> bool:
     return "UV" in os.environ or shutil.which("uv") is not None
 
@@ -266,7 +285,8 @@ def _this_python() -> str:
 
 def of_import(error: ImportError) -> tuple[str, str]:
     """Message and remedy where a package is missing, broken, or for another Python."""
-    remedy = "Install localspec again: uv sync --reinstall, or pip install --force-reinstall."
+    anew = installs("--force-reinstall localspec")
+    remedy = f"Install localspec again: {'uv sync --inexact --reinstall' if in_clone() else anew}"
     if os.environ.get("PYTHONPATH"):
         remedy = "Unset PYTHONPATH: packages are looked for there first."
     return f"a package that localspec needs cannot be loaded: {reason(error)}", remedy

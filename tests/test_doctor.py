@@ -23,8 +23,10 @@ from localspec.cli.subcommands import cli
 from localspec.doctor import facts
 from localspec.doctor.facts import MachineFacts, machine_facts, makers, read_bandwidth
 from localspec.doctor.findings import Level, findings
-from localspec.engine.llama.platform import hardware
+from localspec.engine.llama import library
+from localspec.engine.llama.platform import hardware, rpc
 from localspec.engine.record.stats import DeviceMemory
+from localspec.errors import EngineError
 from localspec.pairs.disk import starter
 
 GOOD = MachineFacts(
@@ -168,7 +170,20 @@ def test_outside_of_a_clone_commands_install_for_the_python_that_runs(
     python = tmp_path / "a tool" / "bin" / "python"
     monkeypatch.setattr(sys, "executable", str(python))
     (card,) = findings(replace(GOOD, cards=("nvidia",), project=False))
-    for command in (card.remedy, errors.installs_extra("serve"), starter.install()):
+    monkeypatch.setattr(library, "in_clone", lambda: False)
+    monkeypatch.setattr(library, "sys", SimpleNamespace(modules={}))
+    monkeypatch.delenv("LLAMA_CPP_LIB_PATH", raising=False)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    with pytest.raises(EngineError) as refused:
+        rpc._function("no_such_function")
+    told = [
+        refused.value.remedy,
+        library._refusal(OSError("damaged")).remedy,
+        library._refusal(OSError("GLIBC_2.99 not found")).remedy,
+        errors.of_import(ImportError("damaged"))[1],
+    ]
+    commands = [card.remedy, errors.installs_extra("serve"), starter.install()]
+    for command in (*commands, *(each.partition(": ")[2] for each in told)):
         words = [str(Path(word).expanduser()) for word in shlex.split(command)]
         install = ["uv", "pip", "install"] if uv else [str(python), "-m", "pip", "install"]
         assert words[words.index(install[0]) :][: len(install)] == install
@@ -203,8 +218,11 @@ def test_on_windows_commands_that_install_are_for_powershell(
 
 
 def test_in_a_clone_uv_keeps_the_extras_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
     monkeypatch.setenv("UV", "uv")
     assert errors.installs_extra("mcp") == "uv sync --inexact --extra mcp"
+    assert library.rebuild().startswith(CUDA.partition(" ")[2])
+    assert errors.of_import(ImportError("it"))[1].endswith(": uv sync --inexact --reinstall")
 
 
 def test_what_is_enough_is_no_finding() -> None:

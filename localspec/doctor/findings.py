@@ -10,7 +10,7 @@ from typing import TypeAlias
 from localspec import formats
 from localspec.doctor.facts import MachineFacts, machine_facts
 from localspec.engine.llama.platform.rpc import SLOW_ANSWER_S
-from localspec.errors import installs
+from localspec.errors import rebuilds
 
 _GPU_BACKENDS = ("CUDA", "MTL", "Metal", "Vulkan", "ROCm", "HIP", "SYCL")
 
@@ -52,18 +52,8 @@ def findings(facts: MachineFacts) -> list[Finding]:
 
 def rebuild(facts: MachineFacts, flag: str) -> str:
     """The command that recompiles llama.cpp with a CMake flag, in this platform's shell."""
-    version, of_wheel, _ = facts.llama_cpp.partition("+")  # +localspec.1: a wheel of our own
-    build = "uv sync --inexact --no-cache --reinstall-package llama-cpp-python"
-    if of_wheel:
-        build += " --no-binary-package llama-cpp-python"
-    if not facts.project:
-        build = installs(
-            "--force-reinstall --no-deps --no-cache-dir"
-            f' --no-binary llama-cpp-python "llama-cpp-python=={version}"'
-        )
-    if facts.system == "win32":
-        return f'$env:CMAKE_ARGS="{flag}"; {build}'
-    return f'CMAKE_ARGS="{flag}" {build}'
+    windows = facts.system == "win32"
+    return rebuilds(facts.llama_cpp, flag, clone=facts.project, windows=windows)
 
 
 def unused_card() -> tuple[str, str] | None:

@@ -11,13 +11,27 @@ import os
 import sys
 from pathlib import Path
 
-from localspec.errors import EngineError
+from localspec.errors import EngineError, in_clone, rebuilds
 from localspec.safe_text import reason
 
-__all__ = ["AGAIN", "ggml_library", "lib", "library_folder", "llama_cpp", "load_shared_library"]
+__all__ = [
+    "ggml_library",
+    "lib",
+    "library_folder",
+    "llama_cpp",
+    "load_shared_library",
+    "rebuild",
+]
 
 _PATH = "LLAMA_CPP_LIB_PATH"
-AGAIN = "install llama-cpp-python again: uv sync --inexact --reinstall-package llama-cpp-python"
+
+
+def rebuild(flag: str = "") -> str:
+    """The command that compiles llama.cpp for this system, with a CMake flag if one is given."""
+    from importlib.metadata import distributions  # noqa: PLC0415 - takes a moment
+
+    version = next((each.version for each in distributions(name="llama-cpp-python")), "")
+    return rebuilds(version, flag, clone=in_clone(), windows=os.name == "nt")
 
 
 def _refusal(error: Exception) -> EngineError:
@@ -26,9 +40,9 @@ def _refusal(error: Exception) -> EngineError:
     if os.environ.get(_PATH):
         remedy = f"Unset {_PATH}, or have it name a folder with the same version for this system."
     elif "GLIBC" in str(error):
-        remedy = f"It was built for a newer system; to build it here, {AGAIN}."
+        remedy = f"It was built for a newer system; build it here: {rebuild()}"
     else:
-        remedy = f"{AGAIN[0].upper()}{AGAIN[1:]}."
+        remedy = f"Build llama-cpp-python again: {rebuild()}"
     return EngineError(f"llama.cpp's library cannot be loaded: {reason(error)}", remedy)
 
 

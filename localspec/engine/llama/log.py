@@ -14,11 +14,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from localspec.engine.llama.library import (
-    AGAIN,
     ggml_library,
     lib,
     library_folder,
     load_shared_library,
+    rebuild,
 )
 from localspec.errors import EngineError
 
@@ -134,7 +134,7 @@ def _load_backends() -> None:
         if not ggml.ggml_backend_dev_count():
             raise EngineError(
                 f"no backend of llama.cpp in {library_folder()} can run on this processor",
-                f"{AGAIN[0].upper()}{AGAIN[1:]}.",
+                f"Build llama-cpp-python again: {rebuild()}",
             )
         # Going on without a worker takes RPC out of the registry and puts it back, which must not
         # unmap its code.

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import psutil
 
+from localspec.engine.llama.library import rebuild
 from localspec.engine.llama.platform.hardware import RPC, build, device_list, devices, ggml
 from localspec.errors import EngineError, UsageError
 from localspec.machine import available, resident
@@ -229,8 +230,7 @@ def _function(name: str) -> int:
     if not address:
         raise EngineError(
             "this build of llama.cpp has no RPC backend",
-            'Build it with CMAKE_ARGS="-DGGML_RPC=on" uv sync --inexact --no-cache'
-            " --reinstall-package llama-cpp-python, or do without workers.",
+            f"Do without workers, or build it anew: {rebuild('-DGGML_RPC=on')}",
         )
     return int(address)
 
