@@ -27,12 +27,12 @@ def cases(test: str, many: int, *, slow: bool = True) -> list[Any]:
     return [Case(f"{test}[{number}]", *["slow"] * slow) for number in range(many)]
 
 
-def test_a_fifth_of_each_tests_slow_cases_is_drawn_and_nothing_else_is_left_out() -> None:
+def test_a_sixth_of_each_tests_slow_cases_is_drawn_and_nothing_else_is_left_out() -> None:
     many, few = cases("a", 26), cases("b", 2)
     usual, whole = cases("c", 9, slow=False), [Item(name, "slow") for name in "de"]
     long = [Item(name, "slow", "drawn") for name in "fghijkl"]
     found = drawn([*many, *few, *usual, *whole, *long], 1)
-    assert len([one for one in found if one in many]) == 6
+    assert len([one for one in found if one in many]) == 5
     assert len([one for one in found if one in few]) == 1
     assert len([one for one in found if one in long]) == 2
     assert [one for one in found if one in usual or one in whole] == [*usual, *whole]
@@ -46,8 +46,8 @@ def test_a_seed_draws_the_same_whatever_else_is_there_and_seeds_reach_every_case
     assert {one for seed in range(40) for one in drawn(many, seed)} == {*many}
 
 
-def test_of_repetitions_a_fifth_is_drawn_as_well() -> None:
+def test_of_repetitions_a_sixth_is_drawn_as_well() -> None:
     few, *parts = in_parts(3, 60)
-    assert (few.values, *(each.values for each in parts)) == ((3,), *[(12,)] * 5)
-    assert [bool(each.marks) for each in (few, *parts)] == [False, *[True] * 5]
+    assert (few.values, *(each.values for each in parts)) == ((3,), *[(10,)] * 6)
+    assert [bool(each.marks) for each in (few, *parts)] == [False, *[True] * 6]
     assert len(drawn(cases("a", len(parts)), 1)) == 1

@@ -1,8 +1,8 @@
-"""A share of the slow cases: a whole run takes a fifth of each test's, drawn anew.
+"""A share of the slow cases: a whole run takes a sixth of each test's, drawn anew.
 
 `pytest -m slow` draws, and prints the seed; `--draw SEED` draws the same cases again. `--whole`
 runs every case, as does a run that names files or tests. Long tests without cases have the mark
-`drawn`: of all of them together a fifth is taken.
+`drawn`: of all of them together a sixth is taken.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 if TYPE_CHECKING:
     from _pytest.mark.structures import ParameterSet
 
-_SHARE = 5
+_SHARE = 6
 """One in `_SHARE` slow cases is drawn, and at least one of each test."""
 
 
