@@ -41,7 +41,7 @@ from localspec.bench.tables import brief, markdown, text
 from localspec.bench.tables import csv as as_csv
 from localspec.bench.verdict import brought, settled, verdict
 from localspec.engine.record.stats import GenerationStats, Round
-from localspec.errors import LocalspecError, UsageError
+from localspec.errors import LocalspecError, UsageError, installs_extra
 from tests.support.bench_reports import ENVIRONMENT, arm, done, report, run, stats, sweep
 
 GOOD, BAD, SAME = (
@@ -608,7 +608,7 @@ def test_a_png_without_pillow_is_refused_before_anything_is_measured(
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(UsageError, match="Pillow is not installed") as caught:
         output.check([tmp_path / "report.png"])
-    assert "localspec[png]" in caught.value.remedy
+    assert installs_extra("png") in caught.value.remedy
     output.check([tmp_path / "report.svg"])
     output.write(full(), tmp_path / "report.svg")
 

@@ -41,6 +41,7 @@ from localspec.errors import (
     UnsupportedModel,
     UsageError,
     VocabularyMismatch,
+    installs_extra,
 )
 from localspec.loading.load import load_session
 from localspec.loading.measurements import head_promise, ranking
@@ -273,7 +274,7 @@ def test_missing_torch_is_a_sentence(toy_target: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(pipeline, "find_spec", lambda _: None)
     with pytest.raises(LocalspecError, match="needs PyTorch") as caught:
         pipeline.train(TrainRequest(pair=str(toy_target)), quiet())
-    assert "localspec[train]" in caught.value.remedy
+    assert installs_extra("train") in caught.value.remedy
 
 
 def test_a_target_of_one_layer_is_refused(tmp_path: Path) -> None:
