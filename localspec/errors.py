@@ -235,8 +235,8 @@ def in_clone() -> bool:
 def installs(packages: str) -> str:
     """The command that installs packages, written as for pip, for the Python that runs this.
 
-    The Python that a shell finds may be another one: a tool's is in a folder of its own. On Windows
-    the command is one of PowerShell, which calls a quoted program only after an ampersand.
+    The shell may find another Python: that of an installed tool is not on its path. On Windows the
+    command is for PowerShell, which calls a quoted program only after an ampersand.
     """
     python = _this_python()
     if _has_uv():
@@ -278,7 +278,7 @@ def _this_python() -> str:
     try:
         path = path.relative_to(Path.home())
         home = "$env:USERPROFILE\\" if windows else "~/"
-    except (RuntimeError, ValueError):  # there is no home folder, or it is elsewhere
+    except (RuntimeError, ValueError):  # the home folder is missing, or elsewhere
         home = ""
     return f'"{home}{path}"' if windows else f"{home}{shlex.quote(str(path))}"
 

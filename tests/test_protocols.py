@@ -735,7 +735,7 @@ def test_pictures_may_be_larger_than_all_text() -> None:
 
 @pytest.mark.parametrize("values", [b"0,", b"[],", b"[" * 60 + b"]" * 60 + b","])
 def test_a_body_has_no_more_values_than_fit_without_pictures(values: bytes) -> None:
-    """They take up to thirty times their bytes, and some seconds in which nobody is answered."""
+    """They take up to thirty times their bytes, and no other client is answered for seconds."""
     with pytest.raises(Refusal, match="8 MB besides pictures") as caught:
         parsed(b"[" + values * ((9 << 20) // len(values)) + b"0]", ChatRequest)
     assert caught.value.status == 413

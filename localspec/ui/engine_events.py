@@ -71,7 +71,7 @@ class EngineEvents:
                 self._died(error.exception())
 
     def _over(self, ended: messages.TurnOver) -> None:
-        """A turn has ended; messages that waited stand behind a question that failed."""
+        """A turn has ended; a question that failed comes back before the messages that waited."""
         if ended.error is not None:
             self.sender.give_back()
         self.app.turns.over(_raised(ended.error), ended.said)
@@ -85,7 +85,7 @@ class EngineEvents:
         """
         self._leave_comparison()
         self.size.died()
-        self.sender.give_back()  # behind the question that has failed
+        self.sender.give_back()  # the question that failed is put in front of them
         self.app.pair_loader.died(error)
 
     def _loaded(self, info: SessionInfo) -> None:

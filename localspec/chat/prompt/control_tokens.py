@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from localspec.engine.llama import Model
 
-_PLAIN_TEXTS = 1 << 14  # so many digests take a few megabytes
+_PLAIN_TEXTS = 1 << 14  # digests of texts, a few megabytes in all
 
 
 class ControlTokens:

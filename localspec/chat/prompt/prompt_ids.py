@@ -21,7 +21,7 @@ class MessageWindow:
 
     Args:
         size: tokens that the context holds.
-        sums_up: the last message asks for a summary of the others, and is no turn of its own.
+        sums_up: the last message asks for a summary of the others, and does not count as a turn.
 
     Attributes:
         left_out: how many messages the last prompt left out.

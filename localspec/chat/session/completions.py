@@ -70,7 +70,7 @@ class Completions:
         if asked.messages:
             text, opening = self._rendered(asked, cancel)
             yield from map(Noticed, template.notices[noticed:])
-            if asked.count_only:  # it is no conversation whose ids will be needed
+            if asked.count_only:  # nothing is learnt for a later turn
                 yield PromptMade(len(self._nearest(text).following(text)), target.n_ctx, opening)
                 return
             (known, prompt), stops = self._recalled(text), (*stops, *template.stops)

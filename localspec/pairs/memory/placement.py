@@ -427,11 +427,11 @@ def _context_and_precision(plan: MemoryPlan) -> tuple[int, bool]:
 
 def _placed_alike(one: MemoryPlan, other: MemoryPlan) -> bool:
     """Whether two plans put the same layers and experts in the same places."""
-    places = [
+    found = [
         (plan.target.cpu_moe, *(each.gpu_layers for each in (plan.target, *plan.drafts)))
         for plan in (one, other)
     ]
-    return places[0] == places[1]
+    return found[0] == found[1]
 
 
 def _halvings(n_ctx: int) -> list[int]:

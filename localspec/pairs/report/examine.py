@@ -476,7 +476,7 @@ def _try_all(
     """Try the starter, the models on this disk and the catalogue's drafts on a target.
 
     `own` holds the target and its present drafters. Of models that are not on this disk, only the
-    start of the header is read, and the rest if that fits. Nobody waits for them: once the Hub
+    start of the header is read, and the rest if that fits. No request is repeated: once the Hub
     fails to answer, which is returned as well, those are left out. Fitting drafts come first, then
     those on this disk, then the smallest.
 
@@ -494,8 +494,8 @@ def _try_all(
             found[untried.draft] = _tried(target, untried, where, at_once)
         except (HubOffline, HubUnavailable):
             answered = False
-    rank = lambda one: (not one.fits, not one.on_disk, one.bytes)  # noqa: E731
-    return tuple(sorted(found.values(), key=rank)), answered
+    ranked = sorted(found.values(), key=lambda one: (not one.fits, not one.on_disk, one.bytes))
+    return tuple(ranked), answered
 
 
 def _untried(

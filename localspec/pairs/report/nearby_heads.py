@@ -12,12 +12,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from localspec.drafter_names import ASSISTANT, DFLASH, DSPARK, EAGLE3, MTP
-from localspec.errors import (
-    HubError,
-    HubOffline,
-    LocalspecError,
-    UnsupportedModel,
-)
+from localspec.errors import HubError, HubOffline, LocalspecError, UnsupportedModel
 from localspec.pairs.disk import folders, starter, target_folder
 from localspec.pairs.disk.installed import InstalledPair
 from localspec.pairs.gguf import head_checks

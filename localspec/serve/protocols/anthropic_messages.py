@@ -147,7 +147,7 @@ class TurnMessage(Struct):
         """The message with the index `i`, in the form that all protocols share.
 
         Results of tools come first, each as a message: templates want them right after the calls.
-        What stands beside them belongs to them: so Claude Code sends the pages of a PDF.
+        Other parts of the same turn belong to them: Claude Code sends pages of a PDF that way.
 
         Raises:
             Refusal: it has an image or another file that is not from a tool.
