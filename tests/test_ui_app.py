@@ -908,6 +908,7 @@ async def pauses_of_the_app() -> tuple[float, float]:
 
 
 @pytest.mark.slow
+@pytest.mark.timed
 def test_the_event_loop_hardly_pauses_during_a_generation() -> None:
     for _ in range(3):
         pauses, computing = asyncio.run(pauses_of_the_app())
