@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from localspec.drafter_names import DRAFT
+from localspec.engine.length import cost
 from localspec.engine.length.cost import Costs, Curve, ModelCosts, SameSizeRun, credible
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.length.neighbours import Neighbours
@@ -335,6 +337,18 @@ def test_a_wait_between_two_rounds_is_no_slow_round() -> None:
         assert found is not None
         widths.append(found.high / found.low)
     assert widths[1] == pytest.approx(widths[0], rel=0.1)
+
+
+def test_a_claim_computes_nothing_that_votes_alone_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim is made after every round, and exact fractions take their time."""
+    neighbours = Neighbours(Costs({0: {n: 1 + n / 5 for n in range(1, 17)}}, {}))
+    for n in (2, 4, 8):
+        feed(neighbours, [timed(1, 1.0), *[timed(n, 0.8 + n / 5)] * 5] * 4)
+    neighbours.add(timed(12, 3.2))  # a size without votes
+    computed = Counter[str]()
+    monkeypatch.setattr(cost, "variance", lambda _: computed.update(["variance"]))
+    assert all(neighbours.speedup() for _ in range(20))
+    assert not computed
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say() -> None:

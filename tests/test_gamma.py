@@ -19,7 +19,7 @@ from localspec.drafter_names import DFLASH, DRAFT, LOOKUP
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.proposer import argmax_proposer
 from localspec.engine.length.calibration import Calibration
-from localspec.engine.length.cost import Costs
+from localspec.engine.length.cost import Costs, ModelCosts
 from localspec.engine.length.gamma import AutoGamma, FixedGamma
 from localspec.engine.length.stopping import (
     BASELINE,
@@ -401,6 +401,25 @@ def test_an_accepted_token_takes_nothing_from_the_account_of_probes() -> None:
     before = policy._credit
     policy.observe(round_of(1, 1))
     assert 2.0 < policy._credit == pytest.approx(before, abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("warmup", "max_rollback", "accepted"),
+    [((0.3,), None, 4), ((), 0, 1)],
+    ids=["a new size", "decoded again"],
+)
+def test_copies_take_nothing_from_the_account_of_probes(
+    warmup: Sequence[float], max_rollback: int | None, accepted: int
+) -> None:
+    """What they cost is on their own account; a draft would not be tried for a thousand tokens."""
+    target = ModelCosts({0: FLAT}, warmup=warmup)
+    policy = AutoGamma(Costs(target, {DRAFT: {0: {1: 0.1}}}, max_rollback))
+    before = policy._credit
+    copied = replace(round_of(4, accepted, drafter=LOOKUP, passes=0), copied=4)
+    for _ in range(40):
+        policy.observe(copied)
+        policy.observe(round_of(0, 0, passes=0))
+    assert policy._credit >= before
 
 
 def test_copies_are_worth_what_they_save_of_the_rounds_between_them() -> None:

@@ -63,6 +63,7 @@ class Lookup:
         A copy ends with a token for which `is_end` is true.
         """
         self._is_end = is_end
+        self._ends: set[int] = set()  # those in the texts so far: few rounds can copy one
         self._others: Sequence[Past] = ()
         self._tokens: list[int] = []
         self._back = 0  # distance back to the last copy's source; 0 before the first copy
@@ -109,13 +110,15 @@ class Lookup:
             return NO_GUESS
         if kept:
             match, places, copied = before, [], kept
+            self._ends.update(filter(self._is_end, kept))
         else:
             copied = self._tokens[start : start + limit]
             if len(copied) < limit:  # the copy reaches the end of the text: repeat the loop
                 period = [*copied, *drafted]
                 copied = (period * (limit // len(period) + 1))[:limit]
-        end = next((i for i, token in enumerate(copied) if self._is_end(token)), limit)
-        copied = copied[: end + 1]
+        if not self._ends.isdisjoint(copied):
+            end = next(i for i, token in enumerate(copied) if token in self._ends)
+            copied = copied[: end + 1]
         others = [self._tokens[at : at + len(copied)] for _, at in places if at != start]
         if not drafted:
             self._back = 0 if kept else len(tokens) - start
@@ -124,7 +127,9 @@ class Lookup:
     def _read(self, tokens: Sequence[int]) -> None:
         """Index the new 2-grams that have a following token."""
         known, start = self._tokens, len(self._before)
-        known += tokens[len(known) :]
+        new = tokens[len(known) :]
+        known += new
+        self._ends.update(filter(self._is_end, set(new)))
         latest, before, mask = self._latest, self._before, self._mask
         ends = len(known) - 1
         for at, gram in enumerate(pairwise(known[start:ends]), start):
@@ -154,13 +159,14 @@ class Lookup:
                 steps.append(at)
             at = self._before[at]
         found = [(self._match(step, tail), step + _GRAM) for step in steps]
-        return sorted(found, key=lambda place: -place[0])[:_PLACES]
+        return sorted(found, key=itemgetter(0), reverse=True)[:_PLACES]
 
     def _match(self, at: int, tail: Sequence[int]) -> int:
         """The length of the match that ends with the 2-gram at `at`."""
         known, length = self._tokens, _GRAM
         longest = min(len(tail), at + _GRAM)
-        if known[at + _GRAM - longest : at + _GRAM] == tail[-longest:]:
+        first = at + _GRAM - longest
+        if known[first] == tail[-longest] and known[first : at + _GRAM] == tail[-longest:]:
             return longest  # the usual case while a copy goes on
         while length < longest and known[at + _GRAM - 1 - length] == tail[-1 - length]:
             length += 1

@@ -49,6 +49,11 @@ FEW = 3
 """The votes that outvote a measurement. Fewer may all come from one disturbed moment, and a median
 of two that disagree tells nothing."""
 
+WORTH = 1.1
+"""The least gain that is worth trying: a draft that could gain less than a tenth even if it were
+nearly always right is not probed. (To probe only drafts that could more than double the speed costs
+texts of many kinds 2.4 %.)"""
+
 
 class Curve:
     """Seconds of one decode, by the number of its tokens, at one length of context.
@@ -56,6 +61,8 @@ class Curve:
     Attributes:
         least: at index n, the least seconds of a decode of n tokens or more, as far as a round's
             longest.
+        opening: seconds of the shortest decode that, if all its tokens stay, is `WORTH` times as
+            fast as single tokens; those of a single token if there is none.
     """
 
     def __init__(self, points: Points) -> None:
@@ -73,6 +80,8 @@ class Curve:
         table = self._line(np.arange(_TABLE))
         self._table: list[float] = table.tolist()
         self.least: list[float] = np.minimum.accumulate(table[::-1])[::-1].tolist()
+        one = self._table[1]
+        self.opening = next((t for n, t in enumerate(self._table) if n * one > WORTH * t), one)
 
     def seconds(self, n: int) -> float:
         """Seconds of one decode of `n` tokens."""
@@ -81,17 +90,6 @@ class Curve:
     def times(self, n: int) -> list[float]:
         """Seconds of decodes of 0 (unused), 1, ... `n` tokens, at most a round's longest."""
         return self._table[: n + 1]
-
-    def opening(self, gain: float) -> float:
-        """Seconds of the shortest decode that, if all its tokens stay, is `gain` times as fast.
-
-        Those of a single token if there is none.
-
-        Args:
-            gain: over single tokens, above 1.
-        """
-        one = self._table[1]
-        return next((t for n, t in enumerate(self._table) if n * one > gain * t), one)
 
     def _line(self, n: NDArray[np.int64]) -> NDArray[np.float64]:
         beyond: NDArray[np.float64] = self._slope * np.maximum(0, n - self._sizes[-1])
@@ -164,6 +162,8 @@ class ModelCosts:
     Attributes:
         deep: whether the growth with the context was measured too.
         believed: whether the measurement is credible.
+        scatter: the variance of the corrections between sizes with enough votes; 0 of fewer than
+            two.
         warmup: see `SameSizeRun`; empty if a new size costs nothing extra.
     """
 
@@ -214,7 +214,7 @@ class ModelCosts:
         self._curves: dict[int, Curve] = {}
         self._votes: dict[int, deque[float]] = {}
         self._stretches: deque[float] = deque(maxlen=VOTES)
-        self._usual, self._corrected = 0.0, dict[int, float]()
+        self._usual, self._corrected, self.scatter = 0.0, dict[int, float](), 0.0
         told = {n: math.log(s / self.expected(n, self._context)) for n, s in self._told.items()}
         for _ in range(FEW):
             self.vote(told)
@@ -265,6 +265,8 @@ class ModelCosts:
         self._usual = median_low((*own * (0.0,), *self._stretches))
         before = own * (self._usual,)
         self._corrected = {n: median_low((*before, *votes)) for n, votes in self._votes.items()}
+        sure = [off for n, off in self._corrected.items() if self.votes(n) >= FEW]
+        self.scatter = variance(sure) if len(sure) > 1 else 0.0
         self._curves.clear()
 
     def votes(self, n: int) -> int:
@@ -274,12 +276,6 @@ class ModelCosts:
     def correction(self, n: int) -> float:
         """The present correction of `expected`, as a logarithm."""
         return self._corrected.get(n, 0.0 if n == 1 else self._usual)
-
-    @property
-    def scatter(self) -> float:
-        """The variance of the corrections between sizes with enough votes; 0 of fewer than two."""
-        sure = [off for n, off in self._corrected.items() if self.votes(n) >= FEW]
-        return variance(sure) if len(sure) > 1 else 0.0
 
     def as_measured(self) -> ModelCosts:
         """New curves from the measurement alone."""

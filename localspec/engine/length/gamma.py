@@ -15,7 +15,7 @@ from typing import Protocol
 from localspec.drafter_names import LOOKUP
 from localspec.engine.length.calibration import MOST, Calibration
 from localspec.engine.length.copying import Copying, Survival, reading
-from localspec.engine.length.cost import FEW, USUAL, Costs, Curve
+from localspec.engine.length.cost import FEW, USUAL, WORTH, Costs, Curve
 from localspec.engine.length.neighbours import Neighbours
 from localspec.engine.length.stopping import (
     BASELINE,
@@ -118,9 +118,6 @@ _SEEN_RIGHT, _STAKE = 0.2, 4.0
 # Added to the credit in each round, and before an answer for each token of the one before it. With
 # 0.01 a useless draft costs 0.5 % more.
 _INTEREST = 0.0075
-# A draft that could gain less than a tenth even if it were nearly always right is not probed. (To
-# probe only drafts that could more than double the speed costs texts of many kinds 2.4 %.)
-_WORTH = 1.1
 
 # The cost of reading a long prompt is spread over at most this many tokens to come.
 _HORIZON = 128
@@ -235,7 +232,7 @@ class AutoGamma:
 
     def too_dear(self, step: float, context: int) -> bool:
         """Whether a draft with steps of this length gains less than a tenth, even at its best."""
-        return self.best_gain(MOST, context, step) < _WORTH
+        return self.best_gain(MOST, context, step) < WORTH
 
     def best_gain(
         self, acceptance: float, context: int, step: float, *, first: float = 0.0
@@ -308,8 +305,9 @@ class AutoGamma:
         unsure = known.stretches < FEW if repeatable else known.unsure
         self._spare = min(1.0, self._spare + (_SHARE_UNSURE if unsure else _SHARE) * rounds)
         curve = self._table.target.at(done.context)
-        drafting = rounds - curve.seconds(done.drafted + 1) / curve.seconds(1)
-        self._credit += _INTEREST * rounds - drafting
+        self._credit += _INTEREST * rounds
+        if done.draft_passes or done.kept:
+            self._credit -= rounds - curve.seconds(done.drafted + 1) / curve.seconds(1)
         self._stake = self._staked(done, curve, rounds)
         self._drafting += _LATELY * ((done.drafted > 0) - self._drafting)
         self._copying += _LATELY * ((done.drafter == LOOKUP) - self._copying)
@@ -318,7 +316,7 @@ class AutoGamma:
 
     def _staked(self, done: Round, curve: Curve, rounds: float) -> float:
         """The tokens that copies may cost after this round, worth `rounds` baseline rounds."""
-        most = max(_STAKE, curve.opening(_WORTH) / curve.seconds(1) - 1)
+        most = max(_STAKE, curve.opening / curve.seconds(1) - 1)
         if not done.copied:
             right = sum(done.copy_chances)
             seen, wrong = self._stake + _SEEN_RIGHT * right, len(done.copy_chances) - right
@@ -472,7 +470,7 @@ class AutoGamma:
             step, first = (min(each, USUAL * baseline) for each in (step, first))
         times, back = prices.times[: (block or plan.limit) + 2], self._table.rereads
         gain = gamma_for(MOST, times, step, first=first, rereads=back)[1]
-        if gain < _WORTH:
+        if gain < WORTH:
             return False
         read = drafter.pending + (plan.limit if block else 0)
         if curve.seconds(read) > self._credit * min(1.0, gain - 1.0) * baseline:

@@ -94,25 +94,26 @@ class Neighbours:
 
     def add(self, done: Round) -> None:
         """Add a round, whichever policy planned it."""
-        self.run = self.run.then(done.drafted + 1)
-        warmup_s = self.run.extra_s(self._costs.target.warmup)
+        target, size = self._costs.target, done.drafted + 1
+        usual = target.expected(size, done.context)
+        self.run = self.run.then(size)
+        warmup_s = self.run.extra_s(target.warmup)
         if self._costs.rereads and done.accepted < done.drafted:
             self.run = SameSizeRun()  # it has decoded the accepted tokens again
         self._count += 1
         if self._count:
             self.warmup_s = warmup_s
-            self._extra += warmup_s + self._planning(done)
+            self._extra += warmup_s + _planning_share(done) * usual
             # The baseline also spends a pass on the token that ends the text.
             tokens = done.emitted + (done.finish is FinishReason.STOP)
-            self._baseline += tokens * self._costs.target.expected(1, done.context)
+            self._baseline += tokens * target.expected(1, done.context)
             for model, n, context, count in self._costs.decodes(done):
                 self._decodes[model, n] += count * model.expected(n, context)
         if done.undrafted_s <= 0:  # it was not timed
             return
         # The time of drafting does not count, nor that of a rollback which decodes tokens again.
         seconds = done.undrafted_s + done.between_s - self._costs.rereads * done.rollback_s
-        expected = self._costs.target.expected(done.drafted + 1, done.context) + warmup_s
-        self._rounds.append(_Timed(done, max(1e-9, seconds), expected))
+        self._rounds.append(_Timed(done, max(1e-9, seconds), usual + warmup_s))
         if len(self._rounds) < _STRETCH:
             return
         rounds, self._rounds = self._rounds, []
@@ -123,17 +124,6 @@ class Neighbours:
         halted = max(times) > _HALT_S + _HALT * median(times)
         if baseline and drafting and not halted:
             self._observe(baseline, drafting)
-
-    def _planning(self, done: Round) -> float:
-        """Seconds of lookup and planning in a round without a draft model's passes.
-
-        They are scaled from the machine's speed in this round to that of the measurement, and
-        limited to one target pass.
-        """
-        if done.draft_passes or done.kept or done.undrafted_s <= 0:
-            return 0.0
-        share = min(1.0, done.draft_s / done.undrafted_s)
-        return share * self._costs.target.expected(done.drafted + 1, done.context)
 
     def speedup(self) -> Speedup | None:
         """The speed-up of this answer over the baseline; None while it is not known.
@@ -223,6 +213,17 @@ class Neighbours:
         scatter = _NORMAL * fmean(abs(off - self._off) for off in offs)
         self._error = _MIDDLE * max(_USUAL, scatter) / math.sqrt(len(offs))
         self._unrest = max(0.0, scatter**2 - _USUAL**2)
+
+
+def _planning_share(done: Round) -> float:
+    """What lookup and planning took of a round's other time, at most as much again.
+
+    A share, as the machine's speed now is not that of the measurement; 0 in a round with a draft
+    model's passes, whose time they are part of.
+    """
+    if done.draft_passes or done.kept or done.undrafted_s <= 0:
+        return 0.0
+    return min(1.0, done.draft_s / done.undrafted_s)
 
 
 def _middle(values: Sequence[float]) -> float:

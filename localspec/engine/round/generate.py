@@ -133,7 +133,8 @@ class Engine:
                 "Shorten the prompt or raise --ctx-size.",
             )
         self.target.watch(cancel)
-        self._show(policy, tuple(self.drafters))
+        names = tuple(self.drafters)
+        self._show(names if policy is None else policy.asks(names))
         end = len(prompt) - 1
         cached = self.target.keep_prefix(prompt[:end])
         self.steps.begin()
@@ -150,10 +151,9 @@ class Engine:
         self.target.wait()  # or the first round would seem to take the prompt's time
         return Prefill(len(prompt), cached, end - cached, perf_counter() - started)
 
-    def _show(self, policy: GammaPolicy | None, names: Sequence[str]) -> None:
-        """Show the target's decodes to those of these drafters that the policy may ask."""
-        asked = names if policy is None else policy.asks(names)
-        listeners = (self.drafters[name].capabilities.listener for name in asked)
+    def _show(self, asked: Sequence[str]) -> None:
+        """Show the target's decodes to those of its drafters that may be asked."""
+        listeners = (self.drafters[name].capabilities.listener for name in asked if name != LOOKUP)
         self.target.show([each for each in listeners if each is not None])
 
     def generate(
@@ -291,16 +291,17 @@ class Engine:
             return NO_GUESS
         started = perf_counter()
         limit = self._room(generation) - len(drafted)
-        guess = self.lookup.guess(generation.tokens, drafted, limit)
-        return replace(guess, search_s=perf_counter() - started)
+        found = self.lookup.guess(generation.tokens, drafted, limit)
+        return Guess(found.tokens, found.confidences, perf_counter() - started)
 
     def _decide(self, generation: _Generation, policy: GammaPolicy) -> tuple[Guess, Plan]:
         """Lookup's guess, and the round's plan, which is `BASELINE` if no drafter may be asked."""
         asked = {name: it for name, it in self.drafters.items() if generation.asks(name)}
-        self._show(policy, tuple(asked))
-        first, generation.first = generation.first, False
         copies = self.lookup is not None and generation.asks(LOOKUP)
-        if first or not policy.asks((*asked, LOOKUP) if copies else tuple(asked)):
+        able = policy.asks((*asked, LOOKUP) if copies else tuple(asked))
+        self._show(able)
+        first, generation.first = generation.first, False
+        if first or not able:
             return NO_GUESS, BASELINE
         guess = self._guess(generation) if copies else NO_GUESS
         return guess, policy.plan(self._situation(generation, asked, guess))
