@@ -81,7 +81,9 @@ class Curve:
         self._table: list[float] = table.tolist()
         self.least: list[float] = np.minimum.accumulate(table[::-1])[::-1].tolist()
         one = self._table[1]
-        self.opening = next((t for n, t in enumerate(self._table) if n * one > WORTH * t), one)
+        self.opening: float = next(
+            (t for n, t in enumerate(self._table) if n * one > WORTH * t), one
+        )
 
     def seconds(self, n: int) -> float:
         """Seconds of one decode of `n` tokens."""

@@ -15,14 +15,14 @@ from localspec.engine.round.verify import Verdict
 class LookupScores(NamedTuple):
     """Confidences and chances of lookup's guesses, as far as they were tested: see `Round`."""
 
-    copy_confidences: Sequence[float] = ()
-    copy_chances: Sequence[float] = ()
-    path_confidences: Sequence[float] = ()
-    path_chances: Sequence[float] = ()
+    copy_confidences: tuple[float, ...] = ()
+    copy_chances: tuple[float, ...] = ()
+    path_confidences: tuple[float, ...] = ()
+    path_chances: tuple[float, ...] = ()
 
 
 # (confidences, chances), position by position
-Scores: TypeAlias = tuple[Sequence[float], Sequence[float]]
+Scores: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 def score_lookup(
