@@ -164,7 +164,7 @@ def test_no_ratio_for_fewer_than_eight_drafted_rounds(rounds: int, *, told: bool
     for _ in range(60 - 4 * rounds):
         meter.add(done(0, 0))
     for _ in range(rounds):
-        meter.add(done(3, 3), Speedup(1.3, 1.2, 1.4))
+        meter.add(done(3, 3), lambda: Speedup(1.3, 1.2, 1.4))
     note = GammaNote(GammaReason.PAYS, 3)
     figures = meter.figures(generating=False, speculation=True, gamma=3, note=note)
     assert figures.generated == 60
@@ -175,11 +175,11 @@ def test_no_ratio_for_fewer_than_eight_drafted_rounds(rounds: int, *, told: bool
 def test_no_ratio_for_fewer_than_fifty_tokens() -> None:
     meter = Meter(4096)
     for _ in range(24):
-        meter.add(done(1, 1), Speedup(1.3, 1.2, 1.4))
+        meter.add(done(1, 1), lambda: Speedup(1.3, 1.2, 1.4))
     note = GammaNote(GammaReason.PAYS, 1)
     now = {"generating": False, "speculation": True, "gamma": 1, "note": note}
     assert meter.figures(**now).speedup is None
-    meter.add(done(1, 1), Speedup(1.3, 1.2, 1.4))
+    meter.add(done(1, 1), lambda: Speedup(1.3, 1.2, 1.4))
     assert meter.figures(**now).speedup is not None
 
 

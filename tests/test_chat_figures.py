@@ -45,7 +45,8 @@ def test_the_figures_show_the_speed_up_that_was_measured_and_what_follows() -> N
     now = {"generating": True, "speculation": True, "gamma": 3, "note": GammaNote(GammaReason.OFF)}
     for found in (None, Speedup(1.25, 1.0, 1.5)):
         for _ in range(15):
-            meter.add(replace(rounds_of(b"x" * 4, size=4)[0], total_s=1.0, drafted=3), found)
+            done = replace(rounds_of(b"x" * 4, size=4)[0], total_s=1.0, drafted=3)
+            meter.add(done, lambda found=found: found)
         assert meter.figures(**now).speedup == found
     figures = meter.figures(**now)
     assert figures.speed_average == pytest.approx(4.0)

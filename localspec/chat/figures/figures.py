@@ -149,18 +149,24 @@ class Meter:
             self.stats.add_prefill(prefill)
             self._recent.append((self._clock(), 0))
 
-    def add(self, done: Round, speedup: Speedup | None = None, *, off: bool = False) -> None:
+    def add(
+        self,
+        done: Round,
+        speedup: Callable[[], Speedup | None] = lambda: None,
+        *,
+        off: bool = False,
+    ) -> None:
         """Count one round.
 
         Args:
             done: the round.
-            speedup: the turn's speed-up after it.
+            speedup: tells the turn's speed-up after it; asked where enough has been drafted.
             off: whether drafting was off.
         """
         with self._lock:
             self._off = off and (self._off or not self.stats.rounds)
             self.stats.add(done)
-            self._speedup = speedup
+            self._speedup = speedup() if self.stats.comparable else None
             now = self._clock()
             self._recent.append((now, done.emitted))
             self._recent_tokens += done.emitted
@@ -183,7 +189,7 @@ class Meter:
                 answer_note=note,
                 speed_now=self._speed_now(generating=generating),
                 speed_average=stats.tokens_per_second,
-                speedup=self._speedup if stats.comparable else None,
+                speedup=self._speedup,
                 lossy=lossy_words(stats.lenience),
                 acceptance_rate=stats.acceptance_rate,
                 tokens_per_round=stats.mean_tokens_per_round,

@@ -175,7 +175,7 @@ class Writer:
             done: Round
             for done in rounds:
                 event = answer.add(done)
-                meter.add(event.round, self._drafting.speedup(), off=not self._drafting.on)
+                meter.add(event.round, self._drafting.speedup, off=not self._drafting.on)
                 yield event
                 if event.round.finish is not None:
                     return event.round.finish
