@@ -105,12 +105,23 @@ class Chances:
 
 def _keys(spoken: Spoken) -> Iterator[list[Sequence[Hashable]]]:
     """What tells the chance of each token that is copied at each place, from coarse to fine."""
+    for copied in standing(spoken.text):
+        yield [
+            (sure, (sure, into), (sure, into, held), (sure, into, spoken.question))
+            for sure, into, held in copied
+        ]
+
+
+def standing(text: Answer) -> Iterator[list[tuple[int, int, int]]]:
+    """How each token that is copied at each place stands, in coarse steps.
+
+    How sure lookup is of it, how far into the copy it is, and how long the copy before held.
+    """
     now = last = 0  # how many places in a row began a copy well, and before the last that did not
-    for place in spoken.text:
+    for place in text:
         held = last.bit_length()
         sure = [int(-2 * math.log2(max(1e-3, 1 - each))) for each in place.copies.confidences]
-        into = [(each, at.bit_length()) for at, each in enumerate(sure)]
-        yield [(each[0], each, (each, held), (each, spoken.question)) for each in into]
+        yield [(each, at.bit_length(), held) for at, each in enumerate(sure)]
         if place.copies.right:
             now += 1
         elif now:
