@@ -149,6 +149,20 @@ def test_an_answer_goes_on_unless_it_is_blank_or_a_format_would_begin_anew(
     assert asked.continues is goes_on
 
 
+@pytest.mark.parametrize(
+    ("last", "goes_on"),
+    [
+        (ASKED, False),
+        ({"role": "tool", "content": "Nothing."}, True),
+        ({"role": "assistant", "content": "It says"}, True),
+    ],
+)
+def test_what_follows_a_question_is_no_question(last: dict[str, str], *, goes_on: bool) -> None:
+    core = parsed(json.dumps({"messages": [ASKED, last]}).encode(), ChatRequest).core()
+    asked, _ = core.prepared(ChatSettings(), Dialect())
+    assert asked.goes_on is goes_on
+
+
 @pytest.mark.parametrize("name", [name for name in TEMPLATES if "MiniMax-M2" in name][:1])
 def test_a_result_whose_call_was_cut_off_is_told_as_text(name: str) -> None:
     """Agents drop the oldest messages of a long conversation."""

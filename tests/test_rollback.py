@@ -154,10 +154,10 @@ class Waiting(FixedGamma):
 
 
 def generate(
-    engine: Engine, prompt: Sequence[int], gamma: int, n: int, *, waits: bool = False
+    engine: Engine, prompt: Sequence[int], gamma: int, n: int, *, waits: bool = False, **how: bool
 ) -> list[Round]:
     cancel = Cancel()
-    list(engine.prefill(prompt, cancel))
+    list(engine.prefill(prompt, cancel, **how))
     settings = GenerateSettings(sampling=GREEDY, n_predict=n)
     policy = Waiting(gamma) if waits else FixedGamma(gamma)
     return list(engine.generate(prompt, settings, policy, cancel))
@@ -347,16 +347,22 @@ def test_a_turn_that_changes_what_was_said_is_read_as_if_it_were_the_first(model
 def test_after_any_number_of_rounds_a_prompt_is_gone_back_to(
     model: Model, gamma: int, snapshots: int
 ) -> None:
-    """Neither the target nor the draft reads more than the last piece of it again."""
+    """Neither the target nor the draft reads more than the last piece of it again.
+
+    The target goes back to the result of a call as well as to the question before it.
+    """
     want = baseline(model, 60)
     how = replace(options(snapshots=snapshots), n_batch=16)
     with Context(model, how) as target, Context(model, replace(how, snapshots=0)) as draft:
         engine = Engine(target, Spoilt(draft, model.n_vocab))
         for _ in range(2):
             assert tokens_of(generate(engine, PROMPT, gamma, 60)) == want
-        assert target.keep_prefix(PROMPT[:-1]) == 32
         engine.drafters[DRAFT].begin(PROMPT, argmax_proposer, Cancel())
         assert len(draft.tokens) == (32 if gamma else 0)
+        result = [*PROMPT, *want, *range(600, 640)]
+        generate(engine, result, gamma, 60, goes_on=True)
+        assert target.keep_prefix(result[:-1]) == len(PROMPT) + 59 + 32
+        assert target.keep_prefix(PROMPT[:-1]) == 32
 
 
 @pytest.mark.parametrize("snapshots", [0, SNAPSHOTS])

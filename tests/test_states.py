@@ -19,9 +19,10 @@ import numpy as np
 import pytest
 
 from localspec import machine
-from localspec.chat.conversation import Message, Role
+from localspec.chat.conversation import Message, Role, tool_result
 from localspec.chat.events import PromptMade, RoundText
 from localspec.chat.history.store import Store
+from localspec.chat.prompt.call_notation import as_text
 from localspec.chat.session.completions import Completions
 from localspec.chat.session.session import Session
 from localspec.chat.settings import AnswerRequest
@@ -114,12 +115,25 @@ THINKING = (
 )
 
 
-def thinking(folder: Path, kind: str, thought: str) -> Session:
+# It keeps the thoughts after the last question, if only as empty ones, as Qwen 3.5's does.
+CALLING = (
+    "{% set last = namespace(at=0) %}{% for m in messages %}"
+    "{% if m.role == 'user' and not m.content.startswith('<tool_response>') %}"
+    "{% set last.at = loop.index0 %}{% endif %}{% endfor %}"
+    "{% for m in messages %}{{ m.role + ': ' }}"
+    "{% if m.role == 'assistant' and loop.index0 > last.at %}"
+    "{{ '<think>' + m.reasoning_content | default('') + '</think>' }}{% endif %}"
+    "{{ m.content + '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+)
+
+
+def thinking(folder: Path, kind: str, thought: str, template: str = THINKING) -> Session:
     """A session with a tiny random model whose answers begin with `thought`."""
     path = folder / f"{kind}.gguf"
     request = LoadRequest(
         pair=str(path if path.exists() else GENERATORS[kind](path)), draft="none", ctx_size=512,
-        threads=1, flash_attn="on", temp=0.0, n_predict=60, gamma=0, chat_template=THINKING,
+        threads=1, flash_attn="on", temp=0.0, n_predict=60, gamma=0, chat_template=template,
         grammar=f'root ::= "{thought}" [a-z]{{30}}',
     )  # fmt: skip
     session = load_session(request, progress=lambda *_: None, cancel=Cancel())
@@ -149,6 +163,51 @@ def test_it_goes_on_whether_a_last_thought_is_left_out_or_there_is_none(
         second.open(said)
         cached = answered(second, "And then?").prefill_cached
     assert cached >= read - lost[kind] if thought else cached == held > read
+
+
+@pytest.mark.parametrize("kind", ["llama", "mamba"])
+@pytest.mark.parametrize("reopened", [False, True])
+def test_the_question_after_a_call_goes_on_where_the_one_before_ended(
+    tmp_path: Path, kind: str, lost: dict[str, int], *, reopened: bool
+) -> None:
+    """It lacks the thoughts before the call and after it."""
+    parts = [thinking(tmp_path, kind, "<think>why</think>", CALLING) for _ in range(2)]
+    with closing(parts[0]) as first, closing(parts[1]) as second:
+        first.enter("c1")
+        read = answered(first, 2 * STORY).prompt_tokens
+        held = first.pair.target.held
+        *_, end = first.go_on([tool_result("It rains. " * 8, "weather", "{}")], Cancel())
+        assert end.stats.prefill_cached == held  # type: ignore[union-attr]
+        if reopened:
+            first.enter("")
+            second.enter("c1")
+            second.open(first.messages)
+        cached = answered(second if reopened else first, "And then?").prefill_cached
+    assert cached >= read - lost[kind]
+
+
+@pytest.mark.parametrize("kind", ["llama", "mamba"])
+def test_an_agent_that_sends_no_thoughts_goes_on_from_its_last_step_and_its_question(
+    tmp_path: Path, kind: str, lost: dict[str, int]
+) -> None:
+    thought = "<think>why</think>"
+    with closing(thinking(tmp_path, kind, thought, CALLING)) as session:
+        completions, talk = Completions(session), [Message(Role.USER, 2 * STORY)]
+
+        def asked(following: Message, **how: bool) -> GenerationStats:
+            asked = AnswerRequest(session.settings, tuple(talk), **how)  # type: ignore[arg-type]
+            *_, end = completions.answer(asked, Cancel())
+            said = end.text.removeprefix(thought)  # type: ignore[union-attr]
+            talk.extend([Message(Role.ASSISTANT, said), following])
+            return end.stats  # type: ignore[union-attr]
+
+        question = asked(as_text("It rains. " * 4))
+        step = asked(as_text("It snows. " * 4), goes_on=True)
+        later = asked(Message(Role.USER, "And then?"), goes_on=True)
+        following = asked(Message(Role.USER, "And then?"))
+    assert step.prefill_cached >= question.prompt_tokens - lost[kind]
+    assert later.prefill_cached >= step.prompt_tokens - lost[kind]
+    assert following.prefill_cached >= question.prompt_tokens - lost[kind]
 
 
 @pytest.mark.parametrize(

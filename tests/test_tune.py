@@ -893,7 +893,7 @@ def test_what_is_measured_in_an_idle_moment_is_cut_back_as_if_it_had_not_been(
         found = measured_now(target, draft_context)
         monkeypatch.setattr(measured_costs, "too_busy", lambda _threads: False)
         target.decode([*range(300, 316)], 0)
-        target.mark(lasting=True)
+        target.mark(lasting=1)
         target.decode([*range(316, 400)], 0)
         with monkeypatch.context() as patched:
             patched.setattr(profile, "measure", timed)

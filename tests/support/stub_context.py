@@ -84,7 +84,7 @@ class StubContext:
     def wait(self) -> None:
         pass
 
-    def mark(self, ahead: int = 0, *, lasting: bool = False, anew: bool = False) -> None:
+    def mark(self, ahead: int = 0, *, lasting: int = 0, anew: bool = False) -> None:
         self.marked = len(self.tokens)
 
     def rewind(self, n: int) -> int:

@@ -92,6 +92,7 @@ class Completions:
             top_logprobs=asked.top_logprobs,
             drafters=asked.drafters,
             texts=texts,
+            goes_on=asked.goes_on,
         )
         cached = self._restored(prompt[:-1], anew=asked.anew)
         yield PromptMade(len(prompt), target.n_ctx, opening, cached)

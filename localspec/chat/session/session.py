@@ -299,6 +299,7 @@ class Session:
         top_logprobs: int | None = None,
         drafters: Sequence[str] | None = None,
         texts: Sequence[Past] = (),
+        goes_on: bool = False,
     ) -> TurnEvents:
         """Continue a prompt that is not part of the conversation.
 
@@ -313,13 +314,14 @@ class Session:
             top_logprobs: how many alternatives to report per token; None for no probabilities.
             drafters: the names of those that may draft; None for all.
             texts: that lookup may copy from, besides the prompt.
+            goes_on: whether the prompt's last message follows a question, as the result of a call.
 
         Yields and raises as `turn` does.
         """
         allowed = None if drafters is None else frozenset(drafters)
         budget, begun = self._prompt.budget(settings, opening), perf_counter()
         how = self._writer.how(settings, after, budget, begun)
-        how = replace(how, top_logprobs=top_logprobs, drafters=allowed)
+        how = replace(how, top_logprobs=top_logprobs, drafters=allowed, goes_on=goes_on)
         turn = self._turns.complete(prompt, settings, how, answer, cancel, texts=texts)
         return self._guard.turn(turn, cancel)
 

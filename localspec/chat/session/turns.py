@@ -157,7 +157,7 @@ class Turns:
             texts = self._prompt.quoted(asked, settings) if self._writer.pair.lookup else ()
             calling, after = self._prompt.calling(settings, opened)
             how = self._writer.how(calling, after, self._prompt.budget(settings, opened), begun)
-            how = replace(how, trace=self.trace)
+            how = replace(how, trace=self.trace, goes_on=asked[-1].role is Role.TOOL)
             reason = yield from self._writer.write(prompt, how, answer, cancel, texts)
         except Cancelled:
             reason = FinishReason.CANCELLED

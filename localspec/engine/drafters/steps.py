@@ -125,7 +125,7 @@ def read(context: Context, cancel: Cancel, tokens: Sequence[int], n_logits: int)
     for start in range(0, len(tokens), step):
         cancel.check()
         if start > 0:
-            context.mark(lasting=True)
+            context.mark(lasting=1)
         logits = context.decode(tokens[start : start + step], n_logits)
     return logits
 

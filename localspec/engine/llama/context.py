@@ -90,8 +90,8 @@ class Context:
         address_of = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32)
         self._logits_address = address_of(_address(lib.llama_get_logits_ith))
         self._views: dict[tuple[int, int], NDArray[np.float32]] = {}
-        # The lasting one comes second.
-        self._checkpoints = Checkpoint(self._handle), Checkpoint(self._handle)
+        # By number; those of prompts last.
+        self._checkpoints = tuple(Checkpoint(self._handle) for _ in range(3))
         self._snapshots = 0
         self._batch_start = 0  # snapshots of the last batch reach back to here
         try:
@@ -261,13 +261,15 @@ class Context:
             return None
         return self._snapshots if self.rollback is Rollback.SNAPSHOTS else 0
 
-    def mark(self, ahead: int = 0, *, lasting: bool = False, anew: bool = False) -> None:
+    def mark(self, ahead: int = 0, *, lasting: int = 0, anew: bool = False) -> None:
         """Make sure that the cache can be rolled back to its present length.
 
         Plain attention needs nothing. A recurrent state is copied, unless the next decode has
-        `ahead` tokens and llama.cpp keeps enough snapshots for it. Two copies are kept: the latest
-        `lasting` one, to which the next prompt may go back after any number of rounds, and the
-        latest of the others. An existing copy of this state is kept unless `anew` asks for another.
+        `ahead` tokens and llama.cpp keeps enough snapshots for it. Three copies are kept. The
+        `lasting` ones are those to which the next prompt may go back after any number of rounds:
+        the latest of a question's prompt (1), and the latest of a prompt that goes on after calls
+        (2). The third is the latest of the others (0). An existing copy of this state is kept
+        unless `anew` asks for another.
         """
         if self.rollback in (Rollback.REMOVAL, Rollback.NONE) or 0 < ahead <= self._snapshots + 1:
             return

@@ -105,6 +105,7 @@ class Engine:
         policy: GammaPolicy | None = None,
         *,
         follow_clock: bool = True,
+        goes_on: bool = False,
     ) -> Generator[tuple[int, int], None, Prefill]:
         """Read all but the last token of `prompt` into the target's cache, reusing what is there.
 
@@ -115,6 +116,8 @@ class Engine:
             follow_clock: whether to make passes that take less than a second. Passes of other
                 sizes round differently, so a prompt that must give equal bits is read in passes
                 that are as long as possible.
+            goes_on: whether the prompt's last message follows a question, as the result of a call.
+                The next one may leave out all of that, so the mark of the question's prompt stays.
 
         Yields:
             (tokens read, tokens to read), before the first batch and after every one.
@@ -142,7 +145,7 @@ class Engine:
             yield 0, end - cached
         while (at := len(self.target.tokens)) < end:
             cancel.check()
-            self.target.mark(lasting=True)
+            self.target.mark(lasting=2 if goes_on else 1)
             step = self.steps.size(at) if follow_clock else self.target.n_batch
             part, begun = prompt[at : min(at + step, end)], perf_counter()
             self.target.decode(part, 0)

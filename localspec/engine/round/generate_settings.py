@@ -23,6 +23,7 @@ class GenerateSettings:
             text of a seed (token, block), the length must then not follow the clock.
         top_logprobs: how many alternatives of each token a round has; None for no probabilities.
         drafters: the drafters that may draft, by name; None for all.
+        goes_on: whether the prompt's last message follows a question, as the result of a call.
     """
 
     sampling: SamplingParams = field(default_factory=SamplingParams)
@@ -34,3 +35,4 @@ class GenerateSettings:
     repeatable: bool = False
     top_logprobs: int | None = None
     drafters: frozenset[str] | None = None
+    goes_on: bool = False

@@ -22,7 +22,8 @@ _F16: Final = 2
 _I64: Final = 8
 _COPIES: Final = 3  # additional ones, if several devices work on a prompt at the same time
 _COPIED_EXPERTS: Final = 2
-_MARKS: Final = 2  # localspec's own copies of the states, for rollback: of a prompt, of a round
+# localspec's own copies of the states, for rollback: of a question, of a call's result, of a round
+_MARKS: Final = 3
 _BLOCKS: Final = {name.lower(): (block, size) for name, block, size in GGML_TYPES.values()}
 
 # Architectures of which llama.cpp keeps snapshots of recurrent states (src/llama-arch.cpp).

@@ -248,6 +248,7 @@ class ConversationRequest:
             anew=self.options.cache_prompt is False,
             count_only=self.count_only,
             continues=said[-1].begins_answer and bool(after or not settings.grammar),
+            goes_on=said[-1].role != "user",
         )
 
     def rule(self, toolbox: RequestTools) -> str:
