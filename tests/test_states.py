@@ -165,6 +165,25 @@ def test_it_goes_on_whether_a_last_thought_is_left_out_or_there_is_none(
     assert cached >= read - lost[kind] if thought else cached == held > read
 
 
+@pytest.mark.usefixtures("lost")
+def test_a_state_goes_back_to_before_an_opening_that_the_next_prompt_lacks(tmp_path: Path) -> None:
+    """Whatever would be left of the prompt for its last pass."""
+    opens = THINKING.replace("'assistant: ' }}{% endif", "'assistant: <t></t>' }}{% endif")
+    with closing(thinking(tmp_path, "mamba", "", opens)) as session:
+        model, prompts = session.pair.target.model, set()
+        for i in range(16):
+            session.open(())
+            session.pair.target.clear()
+            question = STORY + " !" * i
+            read = answered(session, question).prompt_tokens
+            told = f"user: {question}\nassistant: "
+            same = len(model.tokenize(told, add_special=True, parse_special=False))
+            assert same < read
+            assert read - 17 <= answered(session, "And then?").prefill_cached <= same
+            prompts.add(read % 16)
+    assert len(prompts) == 16
+
+
 @pytest.mark.parametrize("kind", ["llama", "mamba"])
 @pytest.mark.parametrize("reopened", [False, True])
 def test_the_question_after_a_call_goes_on_where_the_one_before_ended(

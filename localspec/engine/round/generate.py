@@ -147,6 +147,8 @@ class Engine:
             cancel.check()
             self.target.mark(lasting=2 if goes_on else 1)
             step = self.steps.size(at) if follow_clock else self.target.n_batch
+            if self.target.max_rollback is not None:  # the last mark is gone back to
+                step = self.steps.shortened(step, end - at)
             part, begun = prompt[at : min(at + step, end)], perf_counter()
             self.target.decode(part, 0)
             self.steps.took(len(part), at, perf_counter() - begun)

@@ -59,6 +59,15 @@ class PromptSteps:
         fitting = _STEP_S / self._grown(self._token_s, context - self._depth)
         return min(self._most, max(1, int(fitting / _UNIT)) * _UNIT)
 
+    def shortened(self, step: int, rest: int) -> int:
+        """A pass's tokens: `step`, or fewer where the last pass over the `rest` would be short.
+
+        The next prompt may part from this one a few tokens before its end, where a template opens
+        an answer in other words than it tells it later.
+        """
+        last = rest - step
+        return step - (self._least - last) if 0 < last < self._least else step
+
     def took(self, n: int, context: int, seconds: float) -> None:
         """Learn from a pass over `n` tokens after `context` tokens.
 
