@@ -209,9 +209,10 @@ def test_a_summary_takes_the_place_of_what_was_said() -> None:
     assert contents(session.messages) == [("user", RECALL), ("assistant", "hello")]
 
 
-def test_a_summary_is_of_as_many_turns_as_fit() -> None:
-    session, engine = fake_session(*[HELLO] * 18, n_ctx=600)
-    asked = [f"question {n}" for n in range(10, 26)]
+@pytest.mark.parametrize("turns", [9, 16])
+def test_a_summary_is_of_as_many_turns_as_fit(turns: int) -> None:
+    session, engine = fake_session(*[HELLO] * (turns + 2), n_ctx=600)
+    asked = [f"question {n}" for n in range(10, 10 + turns)]
     for question in asked:
         list(session.turn(question, Cancel()))
     events = list(session.compact(Cancel()))

@@ -29,8 +29,9 @@ class MessageWindow:
 
     def __init__(self, size: int, *, sums_up: bool = False) -> None:
         self._size, self._sums_up = size, sums_up
-        self._most = size - min(512, size // 8)
         self._enough = int(_FILLED * size)
+        # A summary needs more room than an answer, since it must not be cut.
+        self._most = self._enough if sums_up else size - min(512, size // 8)
         self.left_out = 0
 
     def fit(

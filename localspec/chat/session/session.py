@@ -279,7 +279,7 @@ class Session:
     def compact(self, cancel: Cancel) -> TurnEvents:
         """Have the model summarise the conversation; the summary replaces it.
 
-        If the context has no room for all of it, the oldest turns are left out of the summary, as
+        If the context has no room for all of it and a summary, the oldest turns are left out, as
         few as need be. The user's grammar and stop strings do not hold for it. If this is stopped
         or fails, or the model writes only a thought or a call, nothing changes. Yields and raises
         as `turn` does; also a LocalspecError if there is nothing to summarise, or a limit cuts the
