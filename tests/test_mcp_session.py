@@ -73,6 +73,14 @@ def test_results_take_at_most_what_the_context_can_hold() -> None:
     assert session.messages[-1].content == "hello"
 
 
+@pytest.mark.parametrize(("asked", "most"), [(1000, 1750), (1300, 1750), (1600, 2000)])
+def test_results_leave_an_answer_its_room_where_that_can_be(asked: int, most: int) -> None:
+    session, engine = fake_session(*[[*rounds_of(b"hello"), ended()]] * 2, n_ctx=2000)
+    list(session.turn("x" * asked, Cancel()))
+    list(session.go_on([tool_result("a line\n" * 1000, "read", "{}")], Cancel()))
+    assert asked < len(engine.prompts[-1]) <= most
+
+
 @pytest.mark.parametrize("spoilt", [TypeError("odd"), ("%llguidance {}\nstart: nothing", ())])
 def test_tools_whose_grammar_is_spoilt_are_offered_without(
     monkeypatch: pytest.MonkeyPatch, spoilt: Exception | tuple[str, tuple[str, ...]]

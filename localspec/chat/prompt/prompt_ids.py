@@ -35,13 +35,18 @@ class MessageWindow:
         self.left_out = 0
 
     def fit(
-        self, messages: Sequence[Message], encode: Callable[[Sequence[Message]], list[int]]
+        self,
+        messages: Sequence[Message],
+        encode: Callable[[Sequence[Message]], list[int]],
+        *,
+        roomy: bool = False,
     ) -> list[int]:
         """The ids of all messages, or of as many of the newest turns as fit.
 
         Args:
             messages: without the system prompt.
             encode: adds the system prompt and returns the ids.
+            roomy: whether a prompt does not fit that leaves too little room for an answer.
 
         Raises:
             PromptTooLong: not even the last turn fits.
@@ -57,7 +62,7 @@ class MessageWindow:
             )
             begin = later[min(position, len(later) - 1)]
             prompt = encode(messages[begin:])
-        if len(prompt) > self._size:
+        if len(prompt) > (self._most if roomy else self._size):
             raise PromptTooLong(
                 f"the prompt has {len(prompt):,} tokens, the context holds {self._size:,}",
                 "Shorten it, or raise --ctx-size.",

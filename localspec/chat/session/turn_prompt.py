@@ -54,11 +54,18 @@ class TurnPrompt:
             return dialect.raw()
         return dialect.asked(settings.reasoning, settings.reasoning_effort)
 
-    def ids(self, messages: Sequence[Message], settings: ChatSettings, cancel: Cancel) -> list[int]:
+    def ids(
+        self,
+        messages: Sequence[Message],
+        settings: ChatSettings,
+        cancel: Cancel,
+        *,
+        roomy: bool = False,
+    ) -> list[int]:
         """The ids of as many of the newest turns as fit, beginning with those in the caches.
 
         Raises:
-            PromptTooLong: not even the last question fits.
+            PromptTooLong: not even the last question fits, or a `roomy` prompt leaves no room.
             LocalspecError: the template refuses the conversation.
             Cancelled: `cancel` was set.
         """
@@ -67,7 +74,7 @@ class TurnPrompt:
         def encode(some: Sequence[Message]) -> list[int]:
             return self.known_ids.prompt(self._text(some, tools, settings, cancel))
 
-        return self.window.fit(messages, encode)
+        return self.window.fit(messages, encode, roomy=roomy)
 
     @contextmanager
     def summing_up(self) -> Iterator[None]:

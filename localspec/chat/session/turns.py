@@ -32,7 +32,7 @@ _LIMITS: dict[FinishReason | None, str] = {
     FinishReason.LENGTH: "--n-predict",
     FinishReason.CONTEXT: "--ctx-size",
 }
-# Results of tools are cut to a fourth of the context, then to an eighth ..., until the prompt fits.
+# Results of tools are cut to a fourth of the context, then to an eighth ..., until an answer fits.
 _SHARES = (4, 8, 16, 32)
 
 
@@ -79,9 +79,10 @@ class Turns:
         for share in _SHARES:
             shortened = self._prompt.tools.shortened(results, share)
             try:
-                yield from self._answer([*self.messages, *shortened], cancel)
+                asked, last = [*self.messages, *shortened], share == _SHARES[-1]
+                yield from self._answer(asked, cancel, roomy=not last)
             except PromptTooLong:
-                if share == _SHARES[-1]:
+                if last:
                     raise
             else:
                 return
@@ -127,23 +128,24 @@ class Turns:
         finally:
             self._drafting.settings = own
 
-    def _answer(self, asked: Sequence[Message], cancel: Cancel, **changes: Any) -> TurnEvents:
+    def _answer(
+        self, asked: Sequence[Message], cancel: Cancel, *, roomy: bool = False, **changes: Any
+    ) -> TurnEvents:
         """Write the answer to `asked`; on success, the conversation is `asked` and the answer.
 
-        Settings that are among the `changes` have another value for this answer.
+        A `roomy` prompt has to leave room for it. Settings that are among the `changes` have
+        another value for this answer.
         """
         begun, settings = perf_counter(), replace(self._drafting.settings, **changes)
-        left_out = self._prompt.window.left_out
-        known = len(self._template.notices)
+        left_out, known = self._prompt.window.left_out, len(self._template.notices)
         try:
-            prompt = self._prompt.ids(asked, settings, cancel)
+            prompt = self._prompt.ids(asked, settings, cancel, roomy=roomy)
         except Cancelled:
             prompt = None
         yield from map(Noticed, self._template.notices[known:])
         if self._prompt.window.left_out > left_out:
             yield TurnsLeftOut(self._prompt.window.left_out)
-        piece = self._template.piece
-        opened = self._prompt.dialect(settings).opening
+        piece, opened = self._template.piece, self._prompt.dialect(settings).opening
         stops = (*settings.stop, *self._template.stops)
         cycle = Repetition() if settings.repeat_stop else None
         drafters = tuple(self._writer.pair.drafts)
