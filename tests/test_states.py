@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import numpy as np
@@ -23,6 +24,7 @@ from localspec.chat.conversation import Message, Role, tool_result
 from localspec.chat.events import PromptMade, RoundText
 from localspec.chat.history.store import Store
 from localspec.chat.prompt.call_notation import as_text
+from localspec.chat.prompt.renderer import TemplateRenderer, TemplateUnusable
 from localspec.chat.session.completions import Completions
 from localspec.chat.session.session import Session
 from localspec.chat.settings import AnswerRequest
@@ -182,6 +184,26 @@ def test_a_state_goes_back_to_before_an_opening_that_the_next_prompt_lacks(tmp_p
             assert read - 17 <= answered(session, "And then?").prefill_cached <= same
             prompts.add(read % 16)
     assert len(prompts) == 16
+
+
+def test_what_is_rendered_to_store_a_conversation_gives_up_no_template(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine it may take too long."""
+    with closing(thinking(tmp_path, "mamba", "<think>why</think>")) as session:
+        session.enter("c1")
+        answered(session, STORY)
+        late = Mock(side_effect=TemplateUnusable("takes too long"))
+        with monkeypatch.context() as patched:
+            patched.setattr(TemplateRenderer, "render", late)
+            session.enter("c2")
+        assert late.called
+        session.open(())
+        answered(session, STORY)
+        assert session.written is not None
+        text = b"".join(map(session.pair.target.model.piece, session.written.tokens)).decode()
+        assert text.strip().startswith(f"user: {STORY}")
+        assert not session.template.notices
 
 
 @pytest.mark.parametrize("kind", ["llama", "mamba"])

@@ -94,7 +94,8 @@ class TurnPrompt:
         """
         tools = ToolPrompt(self.dialect(settings), self.tools.offered)
         asked = [*messages[self.window.left_out :], Message(Role.USER, "?")]
-        return self.known_ids.following(self._text(asked, tools, settings, Cancel()))
+        text = self._text(asked, tools, settings, Cancel(), give_up=False)
+        return self.known_ids.following(text)
 
     def quoted(self, messages: Sequence[Message], settings: ChatSettings) -> Sequence[Past]:
         """The messages as JSON writes them, if the answer may call tools or has a grammar."""
@@ -138,8 +139,10 @@ class TurnPrompt:
         tools: ToolPrompt,
         settings: ChatSettings,
         cancel: Cancel,
+        *,
+        give_up: bool = True,
     ) -> str:
-        """The rendered prompt."""
+        """The rendered prompt; `give_up` is as in `ChatTemplate.render`."""
         thinking = self._template.dialect.thinking
         variables = thinking.variables(settings.reasoning, settings.reasoning_effort)
         # An answer that was stopped before its first word must not appear in the prompt.
@@ -149,7 +152,7 @@ class TurnPrompt:
             with_system(tools.told(said), system),
             cancel,
             {**variables, **tools.variables},
-            give_up=not tools.tools,
+            give_up=give_up and not tools.tools,
         )
 
     def budget(
