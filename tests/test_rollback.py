@@ -18,6 +18,8 @@ import pytest
 
 from localspec.drafter_names import DRAFT
 from localspec.engine.cancel import Cancel
+from localspec.engine.drafters.cross_vocabulary import VocabularyMap
+from localspec.engine.drafters.cross_vocabulary_drafter import CrossVocabularyDrafter
 from localspec.engine.drafters.model_drafter import ModelDrafter
 from localspec.engine.drafters.proposer import Proposer, argmax_proposer
 from localspec.engine.drafters.protocol import Capabilities, DrafterState, Proposal
@@ -358,11 +360,37 @@ def test_after_any_number_of_rounds_a_prompt_is_gone_back_to(
         for _ in range(2):
             assert tokens_of(generate(engine, PROMPT, gamma, 60)) == want
         engine.drafters[DRAFT].begin(PROMPT, argmax_proposer, Cancel())
-        assert len(draft.tokens) == (32 if gamma else 0)
+        assert len(draft.tokens) == (len(PROMPT) - 16 if gamma else 0)
         result = [*PROMPT, *want, *range(600, 640)]
         generate(engine, result, gamma, 60, goes_on=True)
         assert target.keep_prefix(result[:-1]) == len(result) - 17
         assert target.keep_prefix(PROMPT[:-1]) == len(PROMPT) - 17
+
+
+@pytest.mark.parametrize("model", ["mamba", "lfm2"], indirect=True)
+@pytest.mark.parametrize("other", [False, True])
+def test_another_answer_or_another_end_finds_a_drafts_state_in_the_last_prompt(
+    model: Model, other: bool
+) -> None:
+    """The question is short, and the draft may have another vocabulary."""
+    with Context(model, options()) as target, Context(model, options()) as draft:
+        drafter = (
+            CrossVocabularyDrafter(draft, VocabularyMap(model, model))
+            if other
+            else ModelDrafter(draft, model.n_vocab)
+        )
+        engine, text, before = Engine(target, drafter), PROMPT, 0
+        for i in range(3):
+            before, text = len(text), [*text, *range(500 + 20 * i, 520 + 20 * i)]
+            rounds = generate(engine, text, GAMMA, 30)
+            text += tokens_of(rounds)
+        again = generate(engine, text[: before + 20], GAMMA, 30)
+        assert tokens_of(again) == tokens_of(rounds)
+        following = generate(engine, [*text[: before + 12], *range(600, 612)], GAMMA, 30)
+        for answer in (again, following):
+            first = next(done for done in answer if done.draft_passes)
+            assert first.draft_cached >= before
+            assert first.draft_prefill < 30
 
 
 @pytest.mark.parametrize("snapshots", [0, SNAPSHOTS])

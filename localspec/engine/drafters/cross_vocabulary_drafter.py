@@ -55,6 +55,7 @@ class CrossVocabularyDrafter:
         self._cancel = Cancel()
         self._proposer: Proposer = argmax_proposer
         self._begun = False
+        self._prompt = 0  # the target's tokens of it, until it is read
         self._excerpt = Excerpt(room=context.n_ctx, cuts_back=context.max_rollback is None)
         self._held = 0  # tokens that the last proposal went on from
         self._read = 0  # of the target's tokens, how many are in the cache as text, or left out
@@ -71,6 +72,7 @@ class CrossVocabularyDrafter:
         self._cancel = cancel
         self._proposer = proposer
         self._begun = True
+        self._prompt = len(tokens)
         if anew:
             self._excerpt.left_out = self._read = 0
             self.context.clear()
@@ -105,7 +107,9 @@ class CrossVocabularyDrafter:
             return Proposal(self.name)
         context.rewind(same)
         cached = len(context.tokens)
-        logits = read(context, self._cancel, ids[cached:], 1)[0]
+        after = len(tokens) - self._prompt if self._prompt else None  # by the target's tokens
+        self._prompt = 0
+        logits = read(context, self._cancel, ids[cached:], 1, after=after)[0]
         self._read = self._held = len(tokens)
         draft = self._text if self._proposer is argmax_proposer else self._shared
         drafted = draft(logits, tokens, plan, limit)

@@ -54,6 +54,7 @@ class ModelDrafter:
         self.context = context
         self.name = name
         self._cancel = Cancel()
+        self._prompt = 0  # its tokens, until it is read
         self._held = 0  # tokens of the cache that the last proposal went on from
         self._n_vocab = min(n_vocab, context.model.n_vocab)
         self._proposer: Proposer = argmax_proposer
@@ -76,6 +77,7 @@ class ModelDrafter:
             self.context.clear()
         # The last token is decoded anew if need be: proposing needs its logits.
         self.context.rewind(self.excerpt.resume(self.context.tokens, tokens[:-1]))
+        self._prompt = len(tokens)
         self._proposer = proposer
 
     def state(self, tokens: Sequence[int]) -> DrafterState:
@@ -115,9 +117,9 @@ class ModelDrafter:
             path = guesses
         else:
             path = self._readable(path, min(limit - 1, self.context.n_batch - len(unread)))
-            rows = read(self.context, self._cancel, [*unread, *path], 1 + len(path))[
-                :, : self._n_vocab
-            ]
+            unread, after = [*unread, *path], self._after_prompt(tokens)
+            rows = read(self.context, self._cancel, unread, 1 + len(path), after=after)
+            rows = rows[:, : self._n_vocab]
         passes = int(not ready)
 
         def follow(token: int, drafted: int) -> Logits:
@@ -141,7 +143,12 @@ class ModelDrafter:
         drafted = Proposal(self.name, *written, cached=cached, passes=passes)
         if ready:
             return replace(drafted, kept=max(0, len(drafted.views) - passes))
-        return replace(drafted, read=len(unread) + len(path), path=len(path))
+        return replace(drafted, read=len(unread), path=len(path))
+
+    def _after_prompt(self, tokens: Sequence[int]) -> int | None:
+        """How many of `tokens` follow the prompt, if its end is read now."""
+        prompt, self._prompt = self._prompt, 0
+        return len(tokens) - prompt if prompt else None
 
     def _readable(self, path: tuple[int, ...], room: int) -> tuple[int, ...]:
         """The part of a path that the first decode reads."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from localspec.engine.cancel import Cancel
 from localspec.engine.common_prefix import common_prefix
@@ -26,6 +27,11 @@ reads the end."""
 
 # Tokens at the beginning of the text, which are always read: models rest spare attention there.
 FIRST_TOKENS = 4
+
+
+# Tokens at the end of a prompt that the next one may lack, as templates may open an answer in other
+# words than they tell it later.
+_ENDING = 16
 
 
 @dataclass(slots=True)
@@ -113,20 +119,38 @@ class Excerpt:
         return max(FIRST_TOKENS, kept if self._holds(kept + self.last) else 0)
 
 
-def read(context: Context, cancel: Cancel, tokens: Sequence[int], n_logits: int) -> Logits:
+def read(
+    context: Context,
+    cancel: Cancel,
+    tokens: Sequence[int],
+    n_logits: int,
+    *,
+    after: int | None = None,
+) -> Logits:
     """Decode `tokens`, several at a time; return the logits after the last `n_logits` of them.
 
-    These must fit into one decode.
+    These must fit into one decode. Of a prompt, a state is marked to which another answer and the
+    next prompt can go back.
+
+    Args:
+        context: of the draft.
+        cancel: stops it.
+        tokens: what the cache lacks of the text.
+        n_logits: for how many of them logits are returned.
+        after: how many of them follow the prompt, whose end is among them; None if it is not.
 
     Raises:
         Cancelled: `cancel` was set; what was read stays in the cache.
     """
-    step = context.n_batch
-    for start in range(0, len(tokens), step):
+    end, ending = len(tokens), 0
+    if after is not None and context.max_rollback is not None:
+        ending = max(0, end - after - _ENDING)
+    starts = [*range(0, ending, context.n_batch), *range(ending, end, context.n_batch)]
+    for start, stop in pairwise([*starts, end]):
         cancel.check()
-        if start > 0:
-            context.mark(lasting=1)
-        logits = context.decode(tokens[start : start + step], n_logits)
+        if start > 0 or after is not None:
+            context.mark(lasting=int(after is not None and start <= ending))
+        logits = context.decode(tokens[start:stop], n_logits if stop == end else 0)
     return logits
 
 
