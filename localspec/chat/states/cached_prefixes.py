@@ -211,7 +211,7 @@ class StoredPrefix:
         held, self._held = self._held, False  # what fails is not tried with caches that are freed
         target = self._contexts[0]
         if held and self._conversation:
-            _cut(target, following)
+            _cut((*self._contexts, *self._later), following)
             if target.held >= _LEAST:
                 self._restore_later(Cancel())  # or its caches would be lost with the file
                 self._save(known.packed(), progress)
@@ -292,10 +292,17 @@ class StoredPrefix:
                     return
 
 
-def _cut(target: Context, following: Callable[[], Sequence[int] | None]) -> None:
-    """Cut off what the next prompt leaves out, as the last thought, if no copy could be cut."""
-    if not target.reaches(0, target.held) and (prompt := following()) is not None:
-        target.keep_prefix(prompt)
+def _cut(contexts: Sequence[Context], following: Callable[[], Sequence[int] | None]) -> None:
+    """Cut off what the next prompt leaves out, as the last thought, where no copy could be cut.
+
+    A draft that leaves out a part of the text, or has another vocabulary, keeps what it holds.
+    """
+    ids = contexts[0].tokens
+    whole = [one for one in contexts if one.tokens == ids[: len(one.tokens)]]
+    bound = [one for one in whole if not one.reaches(0, one.held)]
+    if bound and (prompt := following()) is not None:
+        for one in bound:
+            one.keep_prefix(prompt)
 
 
 def _state_bytes(contexts: Sequence[Context]) -> int:
