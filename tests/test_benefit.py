@@ -214,3 +214,11 @@ def test_two_answers_are_not_compared_where_that_says_nothing() -> None:
     assert of_two(baseline, loop) == f"can't tell what drafting brings: {LOOP}"
     busier = answer(12, 3, 3, 0.3, baseline_s=0.13)
     assert "busier during one" in of_two(baseline, busier)
+
+
+def test_a_drafter_that_was_asked_in_vain_makes_no_machine_busy() -> None:
+    drafted = answer(12, 3, 3, 0.2, baseline_s=0.13)
+    drafted.rounds = [
+        one if one.drafted else replace(one, draft_s=0.03, draft_passes=1) for one in drafted.rounds
+    ]
+    assert of_two(answer(30, 0, 0, 0.1), drafted).endswith("without drafting, this once")

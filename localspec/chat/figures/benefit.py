@@ -148,8 +148,11 @@ def of_two(without: GenerationStats, drafted: GenerationStats, busy: str = "") -
 
 
 def _baseline_round_s(stats: GenerationStats) -> float:
-    """The median seconds of the rounds without a draft, except the first; 0 if there are none."""
-    times = [done.total_s for done in stats.rounds[1:] if not done.drafted]
+    """The median seconds of the rounds without a draft, except the first; 0 if there are none.
+
+    A drafter may have been asked and proposed nothing; its time does not count.
+    """
+    times = [done.undrafted_s for done in stats.rounds[1:] if not done.drafted]
     return median(times) if times else 0.0
 
 
