@@ -371,6 +371,13 @@ def test_each_verdict_has_its_words(made: BenchReport, said: str) -> None:
     assert said in " ".join(verdict(made))
 
 
+def test_where_all_was_asked_no_prompts_are_others() -> None:
+    runs = run("a", "off", 20.0), run("b", "off", 20.0)
+    made = report(arm("on", GOOD), ended="settled", runs=runs)
+    assert "2 of 54 prompts were asked" in " ".join(verdict(made))
+    assert "were asked" not in " ".join(verdict(replace(made, prompts=2)))
+
+
 QUICK = {"prompts": "quick", "repeats": 1, "temp": 0.0, "quick": True}
 UNSURE = MeanInterval(1.1, 0.8, 1.5)
 

@@ -304,7 +304,7 @@ def _limits(report: BenchReport) -> Iterator[str]:
     asked = len({run.prompt for run in report.runs}) + len(report.too_long)
     if report.ended == OUT_OF_TIME and asked < report.prompts:
         yield f"There was time for {asked} of {report.prompts} prompts."
-    if report.ended == SETTLED:
+    if report.ended == SETTLED and asked < report.prompts:
         yield (
             f"{asked} of {report.prompts} prompts were asked; the others are of kinds for which"
             " more would not change the answer."
