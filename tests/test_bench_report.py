@@ -68,6 +68,7 @@ def rounds(draw: st.DrawFn) -> Round:
         draft_s=draft_s,
         verify_s=verify_s,
         total_s=draft_s + verify_s + rest,
+        rollback_s=rest / 2,
         between_s=between,
         draft_passes=drafted,
     )
@@ -103,6 +104,17 @@ def test_the_numbers_of_every_run_add_up(made: list[BenchRun]) -> None:
     together = shares(made)
     assert together is not None
     assert together.draft + together.verify + together.python == pytest.approx(1)
+
+
+def test_what_the_target_reads_again_after_a_rejection_is_no_time_of_python() -> None:
+    read_again = [replace(done(1, 2), total_s=0.03, rollback_s=0.019)] * 40
+    made = replace(run("a", "on", 20.0), stats=stats(read_again, 20.0))
+    assert made.python_s == pytest.approx(40 * 0.001)
+    (found,) = document(report(runs=(made,)))["runs"]
+    assert found["verify_s"] == pytest.approx(40 * 0.029)
+    together = shares([made])
+    assert together is not None
+    assert together.python == pytest.approx(1 / 30)
 
 
 @given(

@@ -138,7 +138,7 @@ def _run(run: BenchRun) -> dict[str, Any]:
         "time_to_first_token_s": stats.time_to_first_token_s,
         "prompt_s": run.prompt_s,
         "draft_s": run.draft_s,
-        "verify_s": stats.verify_s,
+        "verify_s": run.verify_s,
         "python_s": run.python_s,
         "wall_s": run.wall_s,
     }

@@ -56,10 +56,15 @@ class BenchRun:
         return sum(done.draft_s for done in self.stats.rounds if done.draft_passes or done.kept)
 
     @property
+    def verify_s(self) -> float:
+        """Seconds of the target, which may have to read again what stays after a rejection."""
+        return self.stats.verify_s + sum(done.rollback_s for done in self.stats.rounds)
+
+    @property
     def python_s(self) -> float:
         """Seconds outside of both models: sampling, the rule, text, and the time between rounds."""
         whole = sum(done.total_s + done.between_s for done in self.stats.rounds)
-        return whole - self.draft_s - self.stats.verify_s + self.after_s
+        return whole - self.draft_s - self.verify_s + self.after_s
 
     @property
     def timed(self) -> bool:

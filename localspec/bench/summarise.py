@@ -203,7 +203,7 @@ def curve(measured: Mapping[int, float], runs: Iterable[BenchRun]) -> tuple[Curv
 def shares(runs: Sequence[BenchRun]) -> TimeShares | None:
     """Shares of the summed time of these runs; None without any time."""
     draft = sum(run.draft_s for run in runs)
-    verify = sum(run.stats.verify_s for run in runs)
+    verify = sum(run.verify_s for run in runs)
     python = sum(run.python_s for run in runs)
     whole = draft + verify + python
     return TimeShares(draft / whole, verify / whole, python / whole) if whole > 0 else None
