@@ -29,7 +29,7 @@ from localspec.chat.session.pair import LoadRecord
 from localspec.chat.states.cached_prefixes import CachedPrefixes
 from localspec.drafter_names import DFLASH, DRAFT, EAGLE3, MTP
 from localspec.engine.cancel import Cancel
-from localspec.engine.drafters.head_drafter import HeadDrafter, head_drafter
+from localspec.engine.drafters.head_drafter import HeadDrafter, SharedDrafter, head_drafter
 from localspec.engine.drafters.protocol import Proposal
 from localspec.engine.drafters.steps import EXCERPT_TOKENS, GAP
 from localspec.engine.length.gamma import FixedGamma, GammaPolicy
@@ -40,7 +40,7 @@ from localspec.engine.llama.checkpoint import Rollback
 from localspec.engine.llama.heads import head
 from localspec.engine.llama.heads.target_states import Rows, TargetStates
 from localspec.engine.llama.thread_controller import ThreadController
-from localspec.engine.record.stats import FinishReason, Round
+from localspec.engine.record.stats import FinishReason, GenerationStats, Round
 from localspec.engine.round.generate import Engine
 from localspec.engine.round.generate_settings import GenerateSettings
 from localspec.engine.round.params import Accept, SamplingParams
@@ -484,6 +484,25 @@ def test_a_head_begins_with_the_end_of_a_long_text_and_goes_on_from_there(
     missing, end = (GAP, GAP + 1), its.head.end  # it goes on over what a copy leaves, and no more
     pending = [its.state([7] * (end + 1 + n)).pending_tokens for n in missing]
     assert pending in ([GAP, EXCERPT_TOKENS], [GAP + 1, EXCERPT_TOKENS + 1])
+
+
+def test_a_head_reuses_the_rows_that_it_holds(engine: Engine) -> None:
+    its, prompt = drafter(engine), (ids(engine, PROMPTS[2]) * 12)[:250]
+    if isinstance(its, SharedDrafter):
+        pytest.skip("has no rows")
+
+    def known(text: list[int]) -> tuple[int, int]:
+        stats = GenerationStats()
+        for done in rounds(engine, text, 3, n_predict=8):
+            stats.add(done)
+            text += done.tokens
+        return stats.draft_cached, stats.draft_prefill
+
+    assert known(prompt) == (0, EXCERPT_TOKENS)
+    held = len(its.head.tokens)
+    cached, read = known([*prompt, *prompt[:20]])
+    assert held - 1 <= cached <= held
+    assert 20 <= read <= 24
 
 
 @pytest.mark.few(1)

@@ -92,9 +92,10 @@ class HeadDrafter:
         if limit < 1 or not head.states.knows(last):
             return Proposal(self.name)
         head.keep(last)
-        cached = self._next(tokens)
-        if cached != head.end:
-            head.start(cached)
+        begin = self._next(tokens)
+        if begin != head.end:
+            head.start(begin)
+        cached = begin - head.first
         try:
             logits, state = self._catch_up(tokens)
             chain = [tokens[-1]], [head.states.get(last, 1)]
@@ -111,7 +112,7 @@ class HeadDrafter:
             written = self._write(tokens, logits, follow, plan, limit)
         finally:
             head.keep(last + 1)
-        read = last + 1 - cached
+        read = last + 1 - begin
         return Proposal(self.name, *written, read=read, cached=cached, begun=head.first)
 
     def _write(
@@ -191,10 +192,11 @@ class BlockDrafter(HeadDrafter):
         if limit < 1 or not head.states.knows(last):
             return Proposal(self.name)
         head.keep(last + 1)
-        cached = self._next(tokens)
-        if cached != head.end:
-            head.start(cached)
-        for start in range(cached, last + 1, head.n_batch):
+        begin = self._next(tokens)
+        if begin != head.end:
+            head.start(begin)
+        cached = begin - head.first
+        for start in range(begin, last + 1, head.n_batch):
             n = min(head.n_batch, last + 1 - start)
             head.read(tokens[start : start + n], head.states.get(start, n), output=False)
             self._cancel.check()
@@ -203,7 +205,7 @@ class BlockDrafter(HeadDrafter):
         return Proposal(
             self.name,
             *written,
-            read=last + 1 - cached + limit,
+            read=last + 1 - begin + limit,
             cached=cached,
             passes=1,
             begun=head.first,

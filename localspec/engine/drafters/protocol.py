@@ -36,7 +36,7 @@ class Proposal:
         path: how many of the last tokens in `read` were lookup's guess.
         agreed: tokens of lookup's guess that the drafter proposed as well, and went on after.
         begun: the first token that a head's cache knows.
-        block: tokens guessed in one pass.
+        block: how many of the last tokens in `read` were guessed, in one pass.
         kept: passes that it made ahead, during the target's last pass, and that came true.
         left_out: tokens of the sequence that the drafter's passes did not know.
     """

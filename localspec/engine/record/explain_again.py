@@ -69,7 +69,7 @@ def _drafted_again(
     if drafter.capabilities.listener is not None:
         _show(engine, drafter, tokens, made.begun, cancel)
     drafter.begin(tokens, passes, cancel)
-    plan = Plan(max(made.own, made.block), drafter.name, whole=not made.figures.left_out)
+    plan = Plan(max(made.own, made.figures.block), drafter.name, whole=not made.figures.left_out)
     found = drafter.propose(tokens, plan).draft
     drafter.observe(tokens, 0)
     draft = Draft(found.tokens[: made.own], found.q and found.q[: made.own])

@@ -123,6 +123,7 @@ class RoundRecorder:
             copied=len(proposal.tail.tokens),
             copying_s=self._guess.search_s + proposal.search_s,
             path=proposal.path,
+            block=proposal.block,
             ahead=0 if self._ahead is None else self._ahead.passes,
             kept=proposal.kept,
             copy_confidences=scores.copy_confidences,
@@ -137,9 +138,7 @@ class RoundRecorder:
             finish=self._finish,
         )
         made = proposal.draft.tokens, proposal.own, verdict, self._drawn, figures
-        self._record.rounds.append(
-            RoundRecord(self._position, *made, proposal.begun, proposal.block)
-        )
+        self._record.rounds.append(RoundRecord(self._position, *made, proposal.begun))
         if self._passes is not None:
             self._explain(self._passes)
         del self._logits, self._rows, self._proposal  # large: rows as wide as the vocabulary

@@ -19,7 +19,7 @@ class RoundRecord:
         position: length of the sequence before the round.
         own: leading drafted tokens that the drafter proposed; lookup added the rest.
         drawn: how many numbers the target had drawn before the round.
-        begun, block: as in `Proposal`.
+        begun: as in `Proposal`.
     """
 
     position: int
@@ -29,7 +29,6 @@ class RoundRecord:
     drawn: int
     figures: Round
     begun: int = 0
-    block: int = 0
 
 
 @dataclass(slots=True)

@@ -106,6 +106,7 @@ class Round:
             would have copied: they are tested in every round in which it found some.
         path: tokens of `draft_prefill` that lookup had proposed. Where the model drafted them too,
             their passes were already done.
+        block: tokens of `draft_prefill` that the drafter guessed in that pass.
         path_confidences, path_chances: lookup's confidences, and for each whether the model drafted
             the same token and went on; also for tokens that the model did not read first.
         ahead: the drafter's decodes that began while the target decoded, for the next round.
@@ -138,6 +139,7 @@ class Round:
     copy_confidences: tuple[float, ...] = ()
     copy_chances: tuple[float, ...] = ()
     path: int = 0
+    block: int = 0
     path_confidences: tuple[float, ...] = ()
     path_chances: tuple[float, ...] = ()
     ahead: int = 0
@@ -286,7 +288,7 @@ class GenerationStats:
         self.verify_s += done.verify_s
         self.decode_s += done.total_s
         if done.draft_passes and not self.draft_passes:
-            self.draft_prefill = done.draft_prefill - done.path
+            self.draft_prefill = done.draft_prefill - done.path - done.block
             self.draft_cached = done.draft_cached
         self.draft_passes += done.draft_passes
         for name, drafted, accepted in done.shares if done.drafter else ():
