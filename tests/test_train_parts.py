@@ -30,6 +30,7 @@ from localspec.chat.session.session import Session
 from localspec.cli.standard_streams import ProgressLine, warn
 from localspec.cli.subcommands import cli
 from localspec.engine.cancel import Cancel
+from localspec.engine.drafters.head_drafter import HeadDrafter
 from localspec.engine.length.cost import Curve
 from localspec.engine.length.profile import Timing
 from localspec.engine.llama import Context, ContextOptions, Head, Model, head_of
@@ -44,6 +45,7 @@ from localspec.errors import (
     installs_extra,
 )
 from localspec.loading.load import load_session
+from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements import head_promise, ranking
 from localspec.loading.measurements.head_promise import expected
 from localspec.pairs.disk import installed, remove, starter, trained_heads, trainings
@@ -76,7 +78,7 @@ from localspec.train.training_folder import TrainingChoices, TrainingFolder, Tra
 from localspec.train.training_listener import TrainingListener
 from localspec.train.verdict import check_head, head_verdict
 from localspec.train.verdict.head_verdict import HeadVerdict
-from localspec.train.verdict.judging import AcceptedDrafts
+from localspec.train.verdict.judging import REPEATS, AcceptedDrafts, judge
 
 from .support import toy
 from .support.gemma4 import write_gemma4
@@ -1091,6 +1093,29 @@ def test_a_training_that_is_stopped_before_it_began_leaves_nothing(
         "stopped: the same command with --resume goes on",
         "stopped: the same command with --resume in place of --anew goes on",
     ]
+
+
+def test_a_head_is_judged_with_all_that_it_saw_of_the_prompt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Anew it would draft from the answer alone, and be right less often than in use."""
+    begun: list[bool] = []
+    begin = HeadDrafter.begin
+
+    def watched(*args: Any, anew: bool = False) -> None:
+        begun.append(anew)
+        begin(*args, anew=anew)
+
+    monkeypatch.setattr(HeadDrafter, "begin", watched)
+    draft = str(toy.FOLDER / "eagle3-Q8_0.gguf")
+    request = LoadRequest(pair=str(toy.TARGET), draft=draft, ctx_size=512, threads=1)
+    with closing(load_session(request, progress=lambda *_: None, cancel=Cancel())) as session:
+        text = "one and two"
+        prompt = session.pair.target.model.tokenize(text, add_special=True, parse_special=True)
+        how: Any = {"common": 0, "cancel": Cancel(), "tokens": 8}
+        found = [judge(session, [prompt], temperature=it, **how) for it in (0.0, 0.8)]
+    assert all(one.drafts for one in found)
+    assert begun == [False] * (1 + REPEATS)
 
 
 def test_a_better_head_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

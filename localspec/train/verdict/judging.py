@@ -100,7 +100,6 @@ def judge(
                 sampling=SamplingParams(temperature=temperature, seed=seed),
                 accept=Accept.TOKEN,
                 n_predict=tokens,
-                repeatable=True,
             )
             rounds = _answered(session, prompt, settings, cancel)
             written = [token for done in rounds for token in done.tokens]
