@@ -92,6 +92,14 @@ def test_it_prints_the_curve_the_draft_and_the_choices(cache: Path) -> None:
     assert len(list(cache.glob("*.json"))) == 2
 
 
+def test_a_step_of_a_draft_that_guesses_blocks_is_a_whole_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(LoadedPair, "block", 14)  # read with the two tokens that are pending
+    text = tune("toy", "--threads", "1", "-c", "256").stdout
+    assert "one step 4.00 ms, 0.40 of the target's" in text
+
+
 def test_json_has_it_all_and_nothing_else() -> None:
     document = json.loads(tune("toy", "--json", "-c", "256").stdout)
     assert document["pair"] == "toy"

@@ -157,6 +157,7 @@ class TunedPair:
     Attributes:
         machine: the processor and its accelerators, in words.
         build: the version of llama-cpp-python.
+        draft_step_s: seconds per drafted token, or per block; None without a draft.
         draft_note: why nothing can be drafted; empty if something can.
         choices: the draft length for each acceptance; empty without a draft.
         exact, exact_cost: as for `exact_words`.
@@ -167,6 +168,7 @@ class TunedPair:
     build: str
     target: TunedModel
     draft: TunedModel | None
+    draft_step_s: float | None
     draft_note: str
     choices: tuple[GammaChoice, ...]
     exact: int | None = None
@@ -175,17 +177,17 @@ class TunedPair:
 
 def tuned_text(found: TunedPair) -> str:
     """The measurements of a pair, for people."""
-    target, draft = found.target, found.draft
+    target, draft, step = found.target, found.draft, found.draft_step_s
     lines = [found.machine, "", *_curve_lines(target)]
-    if draft is None:
+    if draft is None or step is None:
         why = f"No draft: {found.draft_note}." if found.draft_note else _LOOKUP_ALONE
         lines += ["", why]
     else:
-        one, most = draft.points[1], max(draft.points)
+        most = max(draft.points)
         lines += [
             "",
             f"Draft {draft.name}, {draft.threads} threads",
-            f"  one step {1e3 * one:.2f} ms, {one / target.points[1]:.2f} of the target's",
+            f"  one step {1e3 * step:.2f} ms, {step / target.points[1]:.2f} of the target's",
             f"  reading {most} tokens {1e3 * draft.points[most]:.2f} ms",
             "",
             "accepted  draft  speed-up",

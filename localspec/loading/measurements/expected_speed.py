@@ -78,13 +78,18 @@ def choices(
     costs = Costs(target, {DRAFT: draft}, max_rollback)
     times = costs.target.at(BEHIND).times(costs.longest(LONGEST) + 1)
     curve = costs.drafts[DRAFT].at(BEHIND)
-    step = _step(curve, block), curve.seconds(USUAL_PENDING)
+    step = draft_step(curve, block), curve.seconds(USUAL_PENDING)
     best = partial(ranking.best_draft, times=times, step=step, block=block, rereads=costs.rereads)
     return tuple(GammaChoice(each, *best(each)) for each in ACCEPTANCES)
 
 
-def _step(draft: Curve, block: int) -> float:
-    """Seconds of a pass of a draft: over a token, or what it has to read and a block of guesses."""
+def draft_step(draft: Curve, block: int) -> float:
+    """Seconds of a pass of a draft: over a token, or what it has to read and a block of guesses.
+
+    Args:
+        draft: seconds of its decodes.
+        block: the most tokens that it guesses in one pass; 0 if each takes a pass.
+    """
     return draft.seconds(USUAL_PENDING + block if block else 1)
 
 
@@ -113,7 +118,7 @@ def expected(target: Path, draft: ModelSource | None, plan: MemoryPlan) -> Expec
         threads=own.identity["threads"],
         draft_threads=None if found is None else found.identity["threads"],
         target=_shortest(own),
-        draft_step_s=None if found is None else _step(Curve(_shortest(found)), block),
+        draft_step_s=None if found is None else draft_step(Curve(_shortest(found)), block),
         tokens_per_second=1 / ModelCosts(own.best).at(BEHIND).seconds(1),
         choices=() if found is None else choices(own.best, found.best, max_rollback, block=block),
         attention=attention,
@@ -235,7 +240,7 @@ def _with_draft(found: ranking.PairCosts, pair: LoadedPair, costs: Costs) -> ran
     curve = costs.drafts[next(iter(pair.drafts))].at(BEHIND)
     return replace(
         found,
-        step=_step(curve, pair.block),
+        step=draft_step(curve, pair.block),
         read=curve.seconds(USUAL_PENDING),
         draft_weights=pair.draft.model.file_weights,
         block=pair.block,

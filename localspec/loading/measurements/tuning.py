@@ -35,7 +35,7 @@ from localspec.limits import FLASH_ATTENTION
 from localspec.loading.load import check, load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements import exactness, exactness_cost
-from localspec.loading.measurements.expected_speed import choices
+from localspec.loading.measurements.expected_speed import choices, draft_step
 from localspec.loading.measurements.measured_costs import (
     ANY_THREADS,
     chosen_threads,
@@ -89,6 +89,7 @@ def tune(
             build=build(),
             target=target,
             draft=draft,
+            draft_step_s=draft_step(Curve(draft.points), pair.block) if draft else None,
             draft_note=session.speculation_note,
             choices=choices(
                 {0: target.points}, {0: draft.points}, pair.target.max_rollback, block=pair.block
