@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import queue
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from localspec.bench import benchmark
 from localspec.chat.prompt import template
+from localspec.chat.settings import AnswerRequest, ChatSettings
 from localspec.engine.cancel import Cancel
 from localspec.errors import Cancelled
 from localspec.loading.load import load_session
@@ -90,6 +93,36 @@ def test_a_change_to_another_pair_parses_each_header_once(
     parsed.clear()
     load(2, pair="toy")
     assert parsed == {toy.TARGET.name: 1, toy.DRAFT.name: 1}
+
+
+def test_another_pair_is_loaded_into_the_memory_that_copies_of_caches_took(
+    engine: EngineServer,
+) -> None:
+    said: queue.Queue[m.Envelope[m.Event]] = queue.Queue()
+    engine.listen(said.put)
+
+    def done(number: int, body: m.Request, kind: type) -> None:
+        engine.send(m.Envelope(number, body))
+        while not isinstance(said.get(timeout=60).body, kind):
+            pass
+
+    pair = m.Load(asked(pair=str(toy.TARGET), draft="none"))
+    done(1, pair, m.Loaded)
+    for number in (2, 3):
+        prompt = tuple(range(100 * number, 100 * number + 40))
+        done(
+            number, m.Complete(AnswerRequest(ChatSettings(n_predict=1), prompt=prompt)), m.TurnOver
+        )
+    assert engine._completions is not None
+    (copy,) = engine._completions._prefixes._kept
+    state = weakref.ref(copy.states[0])
+    del copy
+    gc.disable()
+    try:
+        done(4, pair, m.Loaded)
+        assert state() is None
+    finally:
+        gc.enable()
 
 
 def test_a_load_that_is_cancelled_while_the_template_is_learnt_has_failed(

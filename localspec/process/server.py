@@ -288,8 +288,10 @@ class EngineServer:
     def _free(self) -> None:
         with self._in_use:
             session, self._session = self._session, None
-            self._completions = None
+            completions, self._completions = self._completions, None
             self._rounds.clear()
+        if completions is not None:
+            completions.close()
         if session is not None:
             session.close(self._stored)
 

@@ -47,6 +47,10 @@ class Completions:
         self._grammar = ""  # the last one that was checked, which takes long
         self._quoted = QuotedTexts(pair.target.model)
 
+    def close(self) -> None:
+        """Free the copies of caches at once, as the next pair is planned with the free memory."""
+        self._prefixes.forget()
+
     def answer(self, asked: AnswerRequest, cancel: Cancel) -> TurnEvents:
         """Answer the request `asked`.
 

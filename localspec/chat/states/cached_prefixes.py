@@ -87,6 +87,10 @@ class CachedPrefixes:
         """Bytes of memory that the copies take."""
         return sum(one.n_bytes(on_disk=False) for one in self._kept)
 
+    def forget(self) -> None:
+        """Free all copies."""
+        self._kept.clear()
+
     def switch(self, prompt: Sequence[int]) -> None:
         """Prepare the caches for `prompt`: restore the copy with the longest common prefix.
 
