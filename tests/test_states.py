@@ -7,7 +7,7 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +21,9 @@ import pytest
 
 from localspec import machine
 from localspec.chat.conversation import Message, Role, tool_result
-from localspec.chat.events import PromptMade, RoundText
+from localspec.chat.events import PromptMade, RoundText, TurnEnd
 from localspec.chat.history.store import Store
-from localspec.chat.prompt.call_notation import as_text
+from localspec.chat.prompt.call_notation import CallNotation, as_text
 from localspec.chat.prompt.renderer import TemplateRenderer, TemplateUnusable
 from localspec.chat.session.completions import Completions
 from localspec.chat.session.session import Session
@@ -43,6 +43,7 @@ from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements.measured_costs import made_by
 from tests.support import toy
 from tests.support.gguf_models import GENERATORS
+from tests.support.llama_source import templates
 from tests.test_serve_parts import read
 
 STORY = "Tell me a story of a dog and a cat, and of a bird that they meet in the wood. " * 2
@@ -131,18 +132,14 @@ CALLING = (
 
 
 def thinking(
-    folder: Path, kind: str, thought: str, template: str = THINKING, *, gamma: int = 0
+    folder: Path, kind: str, thought: str, template: str = THINKING, rest: str = "[a-z]{30}"
 ) -> Session:
-    """A session with a tiny random model whose answers begin with `thought`.
-
-    It drafts for itself if `gamma` is not 0.
-    """
+    """A session with a tiny random model whose answers begin with `thought`."""
     path = folder / f"{kind}.gguf"
-    model = str(path if path.exists() else GENERATORS[kind](path))
     request = LoadRequest(
-        pair=model, draft=model if gamma else "none", ctx_size=512,
-        threads=1, flash_attn="on", temp=0.0, n_predict=60, gamma=gamma, chat_template=template,
-        grammar=f'root ::= "{thought}" [a-z]{{30}}',
+        pair=str(path if path.exists() else GENERATORS[kind](path)), draft="none", ctx_size=512,
+        threads=1, flash_attn="on", temp=0.0, n_predict=99, gamma=0, chat_template=template,
+        grammar=f'root ::= "{thought}" {rest}',
     )  # fmt: skip
     session = load_session(request, progress=lambda *_: None, cancel=Cancel())
     session.keep_in(folder / "states", made_by(session.pair))
@@ -190,23 +187,6 @@ def test_a_state_goes_back_to_before_an_opening_that_the_next_prompt_lacks(tmp_p
             assert read - 17 <= answered(session, "And then?").prefill_cached <= same
             prompts.add(read % 16)
     assert len(prompts) == 16
-
-
-@pytest.mark.parametrize("kind", ["llama", "gemma3", "mamba"])
-@pytest.mark.usefixtures("lost")
-def test_a_draft_goes_on_as_well_where_a_last_thought_is_left_out(
-    tmp_path: Path, kind: str
-) -> None:
-    with closing(thinking(tmp_path, kind, "<think>why</think>", gamma=3)) as first:
-        first.enter("c1")
-        answered(first, 2 * STORY)
-        read = answered(first, "And then?").prompt_tokens
-        said = list(first.messages)
-    with closing(thinking(tmp_path, kind, "<think>why</think>", gamma=3)) as second:
-        second.enter("c1")
-        second.open(said)
-        found = answered(second, "And then?")
-        assert found.draft_cached >= read - 18
 
 
 def test_what_is_rendered_to_store_a_conversation_gives_up_no_template(
@@ -274,10 +254,8 @@ def test_an_agent_that_sends_no_thoughts_goes_on_from_its_last_step_and_its_ques
     assert following.prefill_cached >= question.prompt_tokens - lost[kind]
 
 
-@pytest.mark.parametrize(
-    ("kind", "thought"),
-    [("llama", "<think>why</think>"), ("llama", ""), ("gemma3", ""), ("mamba", "")],
-)
+@pytest.mark.parametrize("kind", ["llama", "gemma3", "mamba"])
+@pytest.mark.parametrize("thought", ["<think>why</think>", ""])
 def test_clients_that_alternate_go_on_where_they_were(
     tmp_path: Path, kind: str, thought: str, lost: dict[str, int]
 ) -> None:
@@ -286,16 +264,94 @@ def test_clients_that_alternate_go_on_where_they_were(
         talks = [[Message(Role.USER, text)] for text in (2 * STORY, 2 * STORY[::-1])]
 
         def asked(talk: list[Message]) -> tuple[GenerationStats, int]:
-            *_, end = completions.answer(AnswerRequest(session.settings, tuple(talk)), Cancel())
-            said = end.text.removeprefix(thought)  # type: ignore[union-attr]
+            end = answer_of(completions, session, talk)
+            said = end.text.removeprefix(thought)
             talk += [Message(Role.ASSISTANT, said), Message(Role.USER, "And then?")]
-            return end.stats, session.pair.target.held  # type: ignore[union-attr]
+            return end.stats, session.pair.target.held
 
         begun = [asked(talk) for talk in talks]
         for (stats, held), talk in zip(begun, talks, strict=True):
             cached = asked(talk)[0].prefill_cached
             read = stats.prompt_tokens
             assert cached >= read - lost[kind] if thought else cached == held > read
+
+
+def answer_of(
+    completions: Completions, session: Session, talk: Sequence[Message], *, continues: bool = False
+) -> TurnEnd:
+    asked = AnswerRequest(session.settings, tuple(talk), continues=continues)
+    *_, end = completions.answer(asked, Cancel())
+    assert isinstance(end, TurnEnd)
+    return end
+
+
+needs_templates = pytest.mark.skipif(not templates(), reason="llama.cpp's templates are not here")
+
+
+def calling(folder: Path, kind: str) -> tuple[Session, CallNotation]:
+    """A session whose answers are thoughts and calls, and how clients tell of these."""
+    thought = r"<think>\nwhy and why and why\n</think>\n\n"
+    call = r'"<tool_call>\n{\"name\": \"look\", \"arguments\": {}}\n</tool_call>"'
+    session = thinking(folder, kind, thought, templates()["Qwen-Qwen3-0.6B"], call)
+    return session, CallNotation(native=True, marks=session.template.dialect.marks)
+
+
+@needs_templates
+@pytest.mark.parametrize("kind", ["llama", "gemma3", "mamba"])
+def test_a_call_goes_on_with_its_thought_once_its_result_is_there(
+    tmp_path: Path, kind: str
+) -> None:
+    session, told = calling(tmp_path, kind)
+    with closing(session):
+        completions, talk = Completions(session), [Message(Role.USER, 2 * STORY)]
+        answer_of(completions, session, talk)
+        held = session.pair.target.held
+        answer_of(completions, session, [Message(Role.USER, STORY[::-1])])
+        call = [("1", "look", {})]
+        talk += [told.called("", "why and why and why", call), told.returned("it", "1", "look")]
+        assert answer_of(completions, session, talk).stats.prefill_cached == held
+
+
+@needs_templates
+def test_calls_whose_thoughts_a_client_does_not_tell_are_copied_no_more_than_once(
+    tmp_path: Path,
+) -> None:
+    session, told = calling(tmp_path, "llama")
+    with closing(session):
+        completions, talk, taken = Completions(session), [Message(Role.USER, "And then?")], []
+        for _ in range(4):
+            answer_of(completions, session, talk)
+            taken.append(completions._prefixes.n_bytes)
+            talk += [told.called("", None, [("1", "look", {})]), told.returned("it", "1", "look")]
+        assert 0 == taken[0] < taken[1] == taken[2] == taken[3]
+
+
+@needs_templates
+def test_a_thought_that_no_client_tells_is_not_copied_with_each_turn(tmp_path: Path) -> None:
+    """Ministral's template writes whatever an answer has."""
+    template = templates()["mistralai-Ministral-3-14B-Reasoning-2512"]
+    thought = "[THINK]why and why and why[/THINK]"
+    with closing(thinking(tmp_path, "llama", thought, template=template)) as session:
+        completions = Completions(session)
+        talk: list[Message] = []
+        for _ in range(3):
+            talk += [Message(Role.USER, "And then?")]
+            text = answer_of(completions, session, talk).text.removeprefix(thought)
+            talk += [Message(Role.ASSISTANT, text)]
+            assert completions._prefixes.n_bytes == 0
+
+
+@pytest.mark.parametrize("kind", ["gemma3", "mamba"])
+def test_an_answer_that_was_begun_is_one_with_what_followed(tmp_path: Path, kind: str) -> None:
+    with closing(thinking(tmp_path, kind, "")) as session:
+        completions = Completions(session)
+        asked, begun = Message(Role.USER, 2 * STORY), "so it was that "
+        talk = [asked, Message(Role.ASSISTANT, begun)]
+        text = answer_of(completions, session, talk, continues=True).text
+        held = session.pair.target.held
+        answer_of(completions, session, [Message(Role.USER, STORY[::-1])])
+        talk = [asked, Message(Role.ASSISTANT, begun + text), Message(Role.USER, "And then?")]
+        assert answer_of(completions, session, talk).stats.prefill_cached == held
 
 
 def late(folder: Path) -> Session:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
-from localspec.chat.conversation import Message, Role
+from localspec.chat.conversation import Message, Role, tool_result
 from localspec.chat.events import Noticed, PromptMade, RoundText, TokensScored, TurnEvents
 from localspec.chat.prompt.infill_prompt import InfillPrompt
 from localspec.chat.prompt.prompt_ids import KnownIds
 from localspec.chat.prompt.quoted_texts import QuotedTexts
+from localspec.chat.prompt.tool_prompt import ToolPrompt
 from localspec.chat.session.answer import AnswerText
 from localspec.chat.session.session import Session
 from localspec.chat.settings import AnswerRequest, check_bias
@@ -19,6 +21,7 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.common_prefix import common_prefix
 from localspec.engine.drafters.past_texts import Past
 from localspec.engine.grammars.grammar_reader import require_grammar
+from localspec.engine.record.stats import FinishReason
 from localspec.errors import Cancelled, LocalspecError, UsageError
 
 _CONVERSATIONS = 32
@@ -103,7 +106,8 @@ class Completions:
         try:
             yield from turn if asked.top_logprobs is None else self._scored(turn)
         finally:
-            self._last = asked, opening + answer.text, known
+            begun = asked.messages[-1].content if asked.continues else opening
+            self._last = asked, begun + answer.text, known
             if asked.messages:
                 known.answered(answer.tokens, piece, answer.written)
 
@@ -115,9 +119,17 @@ class Completions:
         if self._last is None or not self._last[0].messages:
             return None
         asked, said, known = self._last
-        messages = (*asked.messages, Message(Role.ASSISTANT, said), Message(Role.USER, "?"))
-        template = self._session.template
+        template, tools = self._session.template, asked.variables.get("tools")
         with suppress(LocalspecError, Cancelled):
+            dialect = template.dialect
+            calls = dialect.calls(said, tools if isinstance(tools, list) else ())
+            then = [tool_result("?", *one.texts()) for one in calls] or [Message(Role.USER, "?")]
+            answer = Message(Role.ASSISTANT, said, FinishReason.STOP)
+            earlier, (first, *rest) = asked.messages, ToolPrompt(dialect).told([answer, *then])
+            if asked.continues:
+                *earlier, begun = earlier
+                first = replace(first, more={**begun.more, **first.more})
+            messages = [*earlier, first, *rest]
             text = template.render(messages, Cancel(), asked.variables, give_up=False)
             return known.following(text)
         return None
