@@ -94,8 +94,8 @@ class CachedPrefixes:
     def switch(self, prompt: Sequence[int]) -> None:
         """Prepare the caches for `prompt`: restore the copy with the longest common prefix.
 
-        What they hold is copied first if the next prompt of its conversation would miss it. The
-        next turn of a model that thinks misses nothing: it leaves out the last thought itself.
+        What they hold is copied first if the next prompt of its conversation would miss it, as far
+        as that prompt has it: of a model that thinks, it leaves out the last thought itself.
 
         A draft model that was loaded after the copy was made reads the prompt itself.
         """
@@ -103,8 +103,7 @@ class CachedPrefixes:
         here = common_prefix(target.tokens, prompt)
         best = max(self._kept, key=lambda one: _reach(target, one.tokens[0], prompt), default=None)
         further = best is not None and _reach(target, best.tokens[0], prompt) >= here + _WORTH
-        if self._lost(target.tokens, here) >= _WORTH:
-            self._keep()
+        self._keep_after(here)
         if best is None or not further:
             return
         for context, tokens, state in zip(best.contexts, best.tokens, best.states, strict=True):
@@ -112,12 +111,17 @@ class CachedPrefixes:
         if len(best.tokens[0]) - common_prefix(best.tokens[0], prompt) < _WORTH:
             self._kept = [one for one in self._kept if one is not best]  # a longer copy will follow
 
-    def _lost(self, held: Sequence[int], here: int) -> int:
-        """How many of the `held` ids their conversation will miss if only `here` of them stay."""
-        lost = len(held) - here
-        if lost >= _WORTH and (prompt := self._following()) is not None:
-            lost = common_prefix(held, prompt) - here
-        return lost
+    def _keep_after(self, here: int) -> None:
+        """Copy the caches if their conversation will miss what they hold after `here` tokens."""
+        target = self._contexts()[0]
+        if target.held < here + _WORTH:
+            return
+        prompt = self._following()
+        if prompt is not None and common_prefix(target.tokens, prompt) < here + _WORTH:
+            return
+        _cut(self._contexts(), lambda: prompt)
+        if target.held >= here + _WORTH:
+            self._keep()
 
     def _keep(self) -> None:
         """Copy the caches in place of the copies that this one extends; the oldest make room."""
