@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from localspec.chat.conversation import Message, Role, tool_result
+from localspec.chat.dialects import Dialect
 from localspec.chat.events import Noticed, PromptMade, RoundText, TokensScored, TurnEvents
 from localspec.chat.prompt.infill_prompt import InfillPrompt
 from localspec.chat.prompt.prompt_ids import KnownIds
@@ -119,17 +120,9 @@ class Completions:
         if self._last is None or not self._last[0].messages:
             return None
         asked, said, known = self._last
-        template, tools = self._session.template, asked.variables.get("tools")
+        template = self._session.template
         with suppress(LocalspecError, Cancelled):
-            dialect = template.dialect
-            calls = dialect.calls(said, tools if isinstance(tools, list) else ())
-            then = [tool_result("?", *one.texts()) for one in calls] or [Message(Role.USER, "?")]
-            answer = Message(Role.ASSISTANT, said, FinishReason.STOP)
-            earlier, (first, *rest) = asked.messages, ToolPrompt(dialect).told([answer, *then])
-            if asked.continues:
-                *earlier, begun = earlier
-                first = replace(first, more={**begun.more, **first.more})
-            messages = [*earlier, first, *rest]
+            messages = _next_messages(asked, said, template.dialect)
             text = template.render(messages, Cancel(), asked.variables, give_up=False)
             return known.following(text)
         return None
@@ -247,3 +240,23 @@ class Completions:
                 "Give ids of the target's vocabulary.",
             )
         return ids, []
+
+
+def _next_messages(asked: AnswerRequest, said: str, dialect: Dialect) -> list[Message]:
+    """The messages of the next request, if the client goes on after the answer `said`.
+
+    Its calls get results. Its thought is there unless the client told none of the earlier ones.
+    """
+    tools = asked.variables.get("tools")
+    calls = dialect.calls(said, tools if isinstance(tools, list) else ())
+    then = [tool_result("?", *one.texts()) for one in calls] or [Message(Role.USER, "?")]
+    answer = Message(Role.ASSISTANT, said, FinishReason.STOP)
+    first, *rest = ToolPrompt(dialect).told([answer, *then])
+    told = [one.more for one in asked.messages if one.role is Role.ASSISTANT]
+    more = dict(first.more)
+    if told and not any("reasoning_content" in one for one in told):
+        more.pop("reasoning_content", None)
+    earlier = list(asked.messages)
+    if asked.continues:
+        more = {**earlier.pop().more, **more}
+    return [*earlier, replace(first, more=more), *rest]
