@@ -35,6 +35,48 @@ def test_loading_reports_progress_to_the_end(toy_target: Path) -> None:
     assert seen[-1] == 1.0
 
 
+@pytest.mark.parametrize(
+    ("how", "mode"),
+    [
+        ({}, lib.LLAMA_LOAD_MODE_AUTO),
+        ({"mmap": True}, lib.LLAMA_LOAD_MODE_MMAP),
+        ({"repack": False}, lib.LLAMA_LOAD_MODE_MMAP),
+        ({"mmap": False}, lib.LLAMA_LOAD_MODE_NONE),
+        ({"mmap": False, "repack": False}, lib.LLAMA_LOAD_MODE_NONE),
+        ({"mlock": True}, lib.LLAMA_LOAD_MODE_MMAP_MLOCK),
+        ({"mlock": True, "mmap": False}, lib.LLAMA_LOAD_MODE_MLOCK),
+    ],
+)
+def test_weights_that_stay_on_disk_are_mapped_whatever_the_devices_support(
+    monkeypatch: pytest.MonkeyPatch, toy_target: Path, how: dict[str, bool], mode: int
+) -> None:
+    real, modes = lib.llama_model_load_from_file, []
+
+    def load(path: bytes, params: lib.llama_model_params) -> object:
+        modes.append(params.load_mode)
+        return real(path, params)
+
+    monkeypatch.setattr(lib, "llama_model_load_from_file", load)
+    with Model.load(toy_target, **how) as model:  # type: ignore[arg-type]
+        assert modes == [mode]
+        assert model.mapped is how.get("mmap", True)
+
+
+def test_that_llama_cpp_copied_weights_unasked_is_known(
+    monkeypatch: pytest.MonkeyPatch, toy_target: Path
+) -> None:
+    real = lib.llama_model_load_from_file
+
+    def load(path: bytes, params: lib.llama_model_params) -> object:
+        # as where a device cannot read mapped files
+        params.load_mode = lib.LLAMA_LOAD_MODE_NONE
+        return real(path, params)
+
+    monkeypatch.setattr(lib, "llama_model_load_from_file", load)
+    with Model.load(toy_target) as model:
+        assert not model.mapped
+
+
 def test_loading_can_be_cancelled(toy_target: Path) -> None:
     cancel = Cancel()
     cancel.set()

@@ -194,8 +194,8 @@ BUT_THREADS: tuple[Option, ...] = (
     click.option(
         "--mmap/--no-mmap",
         default=_DEFAULTS.mmap,
-        show_default=True,
-        help="Map the weights, so that they may be larger than the memory.",
+        help="Map the weights, so that they may be larger than the memory."
+        "  [default: mapped, or copied where an accelerator needs that and they fit]",
     ),
     click.option("--mlock", is_flag=True, help="Keep the weights in memory, never in swap."),
     EXACT,

@@ -37,7 +37,8 @@ class LoadRequest:
         rpc: workers, HOST:PORT, whose devices are used as well.
         flash_attn: ``on``, ``off`` or ``auto``.
         cache_type_k, cache_type_v: types of the cache, None to choose.
-        mmap: map the weights rather than copy them.
+        mmap: map the weights, or copy them; None to map them where all devices support that, and
+            where they find no room in memory.
         mlock: keep the weights from being swapped out.
         exact: make passes of all sizes give equal bits, so that drafting changes none; None where
             that costs next to nothing.
@@ -78,7 +79,7 @@ class LoadRequest:
     flash_attn: str = "auto"
     cache_type_k: str | None = None
     cache_type_v: str | None = None
-    mmap: bool = True
+    mmap: bool | None = None
     mlock: bool = False
     exact: bool | None = None
     temp: float | None = None
@@ -141,7 +142,7 @@ class LoadOptions(TypedDict, total=False):
     flash_attn: str
     cache_type_k: str | None
     cache_type_v: str | None
-    mmap: bool
+    mmap: bool | None
     mlock: bool
     exact: bool | None
     temp: float | None

@@ -133,7 +133,7 @@ class ModelLoader:
             flash_attn=self.flash_attn,
             cache_type_k=setup.cache_k,
             cache_type_v=setup.cache_v,
-            mmap=options.mmap,
+            mmap=target.model.mapped,
             mlock=options.mlock,
             from_disk=not self.repack,
             exact=self.exact,

@@ -426,7 +426,7 @@ def _user_limits(checked: CheckedRequest) -> UserLimits:
         cpu_moe=-1 if options.cpu_moe else options.n_cpu_moe,
         flash=FLASH_ATTENTION[options.flash_attn],
         snapshots=SNAPSHOTS,
-        mapped=options.mmap and not options.mlock,
+        mapped=options.mmap is not False and not options.mlock,
     )
 
 

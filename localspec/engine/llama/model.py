@@ -32,6 +32,7 @@ _ORDINARY = re.compile(
     r"\s*\S?\s*|</?(?:table|caption|t(?:head|body|foot|[rhd])|h[1-6]|blockquote|code|strong|em"
     r"|su[bp]|[bisu])>"
 )
+_COPIED = re.compile(r"load_tensors: loading model tensors[^(]*\(load_mode = (none|mlock)\)")
 _GAP, _JOINED = re.compile("[A-Za-z](?=[ \\n])"), re.compile("[A-Za-z][ \\n]")
 
 
@@ -82,10 +83,13 @@ class Model:
         gpu_layers: layers on accelerators as requested, -1 for all.
         cpu_moe: layers, from the first, whose experts are in main memory.
         remote: whether some of the accelerators are workers.
+        mapped: whether the weights in main memory are mapped, not copied.
     """
 
-    def __init__(self, path: Path, handle: lib.llama_model_p, weights_bytes: int) -> None:
-        self.path = path
+    def __init__(
+        self, path: Path, handle: lib.llama_model_p, weights_bytes: int, mapped: bool = True
+    ) -> None:
+        self.path, self.mapped = path, mapped
         self.handle: lib.llama_model_p | None = handle
         self._vocab = lib.llama_model_get_vocab(handle)
         self.n_vocab = lib.llama_vocab_n_tokens(self._vocab)
@@ -113,7 +117,7 @@ class Model:
         split: Sequence[float] = (),
         split_mode: str = "layer",
         target_devices: Sequence[str] = (),
-        mmap: bool = True,
+        mmap: bool | None = None,
         mlock: bool = False,
         repack: bool = True,
         mtp: bool = False,
@@ -133,10 +137,11 @@ class Model:
             split_mode: one of `SPLIT_MODES`.
             target_devices: devices with tensors of the target that this head reads. Its contexts
                 also compute there, but its own layers are not placed there.
-            mmap: map the weights into memory; otherwise copy them.
+            mmap: map the weights into memory, or copy them. None lets llama.cpp choose: it copies
+                them where a device cannot read mapped files, as integrated GPUs cannot.
             mlock: keep the weights from being swapped out.
-            repack: copy the weights into a layout that suits the processor; mapped weights stay on
-                disk.
+            repack: copy the weights into a layout that suits the processor; otherwise they stay on
+                disk and are mapped, unless `mmap` is false.
             mtp: also load the multi-token prediction layers, if any.
             head: the file is a draft head, which writes no text without a target.
             adapters: files of LoRA adapters, each with its scale; they are freed with the model.
@@ -156,7 +161,8 @@ class Model:
         params.load_mtp = mtp
         params.split_mode = SPLIT_MODES.index(split_mode)  # in the order of llama.cpp's enum
         params.use_extra_bufts = repack and repacking_works()
-        params.load_mode = mmap + 2 * mlock if mlock or not mmap else lib.LLAMA_LOAD_MODE_AUTO
+        either = mmap is None and repack and not mlock
+        params.load_mode = lib.LLAMA_LOAD_MODE_AUTO if either else (mmap is not False) + 2 * mlock
         _kept = None if devices is None else _use_devices(params, devices, target_devices, split)
         overrides = _experts_in_main_memory(cpu_moe)  # must live until the model is loaded
         params.tensor_buft_overrides = ctypes.addressof(overrides) if cpu_moe else None
@@ -482,12 +488,16 @@ def _progress_callback(progress: Callable[[float], None] | None, cancel: Cancel 
 
 def _loaded(
     path: Path, params: lib.llama_model_params, cancel: Cancel | None
-) -> tuple[lib.llama_model_p, int]:
-    """Load llama.cpp's model; return it and the bytes allocated for its weights."""
+) -> tuple[lib.llama_model_p, int, bool]:
+    """Load llama.cpp's model.
+
+    Returns:
+        It, the bytes allocated for its weights, and whether those in main memory are mapped.
+    """
     section = start_backend().section()
     handle = lib.llama_model_load_from_file(os.fsencode(path), params)
     if handle:
-        return handle, section.allocated("model")
+        return handle, section.allocated("model"), not _COPIED.search(section.text())
     if cancel is not None:
         cancel.check()
     reason = section.reason()
