@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import errno
+import io
 import json
 import os
 import pwd
@@ -16,6 +17,7 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -27,6 +29,7 @@ from localspec import connections, private
 from localspec.bench import comparison, prompt_sets
 from localspec.chat.conversation import Message, Role
 from localspec.chat.prompt.template import ChatTemplate
+from localspec.cli import standard_streams, subcommands
 from localspec.cli.answers.serve import _keys
 from localspec.cli.option_types import file_text
 from localspec.cli.settings_file import read
@@ -483,6 +486,30 @@ def test_a_command_begins_again_where_the_locale_reads_its_words_wrongly(
     assert begun == [(sys.executable, sys.orig_argv)] * again
     ensure_utf8()  # once: with -E, Python does not read the variable
     assert len(begun) == again
+
+
+@pytest.mark.parametrize(
+    ("system", "asked", "written"),
+    [
+        ("linux", {}, "a ? ё\n".encode("cp1251")),
+        ("win32", {}, "a × ё\n".encode()),
+        ("win32", {"PYTHONIOENCODING": "cp1251"}, "a ? ё\n".encode("cp1251")),
+    ],
+)
+def test_output_takes_letters_that_its_encoding_lacks(
+    monkeypatch: pytest.MonkeyPatch, system: str, asked: dict[str, str], written: bytes
+) -> None:
+    raw = io.BytesIO()
+    out = io.TextIOWrapper(raw, "cp1251", write_through=True, newline="")
+    monkeypatch.setattr(sys, "stdout", out)
+    seen = SimpleNamespace(platform=system, stdout=out, stderr=None)
+    monkeypatch.setattr(standard_streams, "sys", seen)
+    monkeypatch.setattr(standard_streams.os, "environ", asked)
+    monkeypatch.setattr(subcommands.cli, "main", lambda **_: click.echo("a × ё"))
+    with pytest.raises(SystemExit) as left:
+        subcommands.main()
+    assert left.value.code == 0
+    assert raw.getvalue() == written
 
 
 # --- byte-order marks -------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import io
 import os
 import select
 import shutil
@@ -81,6 +82,23 @@ def read_prompt() -> str:
             f"standard input is not UTF-8 (byte {error.start} is 0x{raw[error.start]:02x})",
             "Convert it first, for example with iconv -t UTF-8.",
         ) from None
+
+
+def refuse_nothing() -> None:
+    """Make standard output and error take every character.
+
+    On Windows files and pipes have the encoding of older programs, which lacks most letters: they
+    get UTF-8, unless ``PYTHONIOENCODING`` asks for another. Elsewhere what an encoding lacks is
+    replaced.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if not isinstance(stream, io.TextIOWrapper):  # missing, or another program's
+            continue
+        asked = "PYTHONIOENCODING" in os.environ
+        if sys.platform == "win32" and not asked and not stream.isatty():
+            stream.reconfigure(encoding="utf-8")
+        if stream.errors == "strict":
+            stream.reconfigure(errors="replace")
 
 
 def takes_all() -> bool:

@@ -15,6 +15,7 @@ import click
 from localspec import __version__
 from localspec.cli.questions import is_question
 from localspec.cli.settings_file import FILE, SettingsFile, read, settings_of
+from localspec.cli.standard_streams import refuse_nothing
 from localspec.errors import (
     EXIT_INTERRUPTED,
     Cancelled,
@@ -235,6 +236,7 @@ def require_memory() -> None:
 
 def main() -> NoReturn:
     """Run the command line, and exit with the code of its error."""
+    refuse_nothing()
     try:
         code = cli.main(standalone_mode=False)
     except click.ClickException as error:
