@@ -23,6 +23,7 @@ from localspec.chat.session.session import Session
 from localspec.chat.states.state_files import STATES, StateFiles
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.profile import of_file
+from localspec.engine.llama import requantise
 from localspec.errors import ModelLoadError, NotFetched
 from localspec.loading import former_starter, load, starter_form
 from localspec.loading.load import load_session, open_session
@@ -295,6 +296,32 @@ def test_a_copy_is_there_whole_or_not_at_all(
     starter.converted().write_bytes(b"GGUF")  # a power cut
     assert resolver.resolve(None).target == starter_file
     assert not starter_form.is_settled()
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_windows_converts_in_a_folder_with_any_letters(
+    starter_file: Path, places: Path, quiet: None, monkeypatch: pytest.MonkeyPatch, *, short: bool
+) -> None:
+    """There the quantiser opens its output, and nothing else, by the system's code page."""
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(places / "ü"))
+    monkeypatch.setenv("PUBLIC", str(places))
+
+    def quantise(source: bytes, out: bytes, _params: object) -> int:
+        if out.isascii():
+            shutil.copyfile(source, out)
+        return int(not out.isascii())
+
+    def short_name(folder: Path) -> Path:
+        if short:
+            (places / "U~1").symlink_to(folder)
+        return places / "U~1" if short else folder
+
+    monkeypatch.setattr(requantise.lib, "llama_model_quantize", quantise)
+    monkeypatch.setattr(requantise, "sys", SimpleNamespace(platform="win32"))
+    monkeypatch.setattr(requantise, "_short", short_name)
+    assert "converted to Q8_0" in starter_form.settle(starter_file)
+    assert copy_is_used()
+    assert {each.name for each in places.iterdir()} - {"U~1"} == {"ü"}
 
 
 def test_a_start_that_was_killed_leaves_nothing_for_good(
