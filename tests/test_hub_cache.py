@@ -15,14 +15,14 @@ from huggingface_hub import hf_hub_download
 from huggingface_hub.utils import _shared_blobs
 
 from localspec.errors import NotEnoughDisk
-from localspec.pairs.disk import folders, installed, target_folder, unfinished_pulls
+from localspec.pairs.disk import folders, installed, other_programs, target_folder, unfinished_pulls
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import client as hub
 from localspec.pairs.hub import download
 from localspec.pairs.hub.cache import RemoteFile
 from localspec.pairs.hub.download import FileProgress
 from localspec.pairs.hub.retries import RetryPolicy
-from localspec.pairs.names import catalogue, references, resolver
+from localspec.pairs.names import catalogue, references, repository_files, resolver
 from tests.support import ggufs
 from tests.support.hub_server import Repo, wait_for
 from tests.support.hub_world import World
@@ -81,6 +81,22 @@ def test_a_file_whose_name_ends_in_capitals_is_found_again(hub_world: World) -> 
         assert [path.name for path in hub_cache.find(references.parse(reference))] == [name]
     here = hub_cache.find(references.parse("ann/Up-GGUF"))[0]
     assert target_folder.files(here) == (name, {name: here})
+
+
+def test_what_macos_keeps_next_to_a_file_is_neither_a_model_nor_a_head(
+    hub_world: World, repo: Repo
+) -> None:
+    assert hub_world.run("pull", repo.name, *ALONE).code == 0
+    here = resolver.resolve("big").target
+    head = "mtp-Q8_0.gguf"
+    for name in (NAME, head):
+        here.with_name(f"._{name}").write_bytes(b"\0\5\x16\7" + bytes(4092))
+    for reference in (repo.name, f"{repo.name}:Q4_K_M"):
+        assert hub_cache.find(references.parse(reference)) == [here]
+    name, paths = target_folder.files(here)
+    sizes = {each: path.stat().st_size for each, path in paths.items()}
+    assert repository_files.heads(sizes, "mtp", model=name) == []
+    assert other_programs.next_to(here) == []
 
 
 def test_rm_while_a_file_of_the_same_commit_comes_costs_nothing(

@@ -164,9 +164,14 @@ def candidates(files: Iterable[str], reference: Reference) -> list[list[str]]:
 
 
 def _first_of_gguf(name: str) -> bool:
-    """Whether a file is GGUF, and the first part if the model is split."""
+    """Whether a file is GGUF, and the first part if the model is split.
+
+    A name that begins with a dot is that of a companion: macOS keeps a file's attributes in
+    ``._NAME`` where the disk knows none.
+    """
     split = SPLIT_NAME.match(name)
-    return name.lower().endswith(".gguf") and (split is None or int(split["no"]) == 1)
+    gguf = name.lower().endswith(".gguf") and not name.startswith(".")
+    return gguf and (split is None or int(split["no"]) == 1)
 
 
 def _plain_first(models: list[str]) -> list[str]:
