@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from huggingface_hub import hf_hub_download
+from huggingface_hub import constants, hf_hub_download
 from huggingface_hub.utils import _shared_blobs
 
 from localspec.errors import NotEnoughDisk
@@ -97,6 +97,25 @@ def test_what_macos_keeps_next_to_a_file_is_neither_a_model_nor_a_head(
     sizes = {each: path.stat().st_size for each, path in paths.items()}
     assert repository_files.heads(sizes, "mtp", model=name) == []
     assert other_programs.next_to(here) == []
+
+
+@pytest.fixture
+def no_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk without symbolic links, such as exFAT, or Windows for ordinary users."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_SYMLINKS_WARNING", False)
+    monkeypatch.setattr(os, "symlink", refuse)
+
+
+def test_no_warning_of_a_disk_without_links_comes_into_the_progress(
+    hub_world: World, repo: Repo, no_links: None
+) -> None:
+    done = hub_world.run("pull", repo.name, *ALONE)  # where a warning is an error
+    assert done.code == 0, done.err
+    assert not resolver.resolve("big").target.is_symlink()
 
 
 def test_rm_while_a_file_of_the_same_commit_comes_costs_nothing(

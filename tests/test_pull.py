@@ -542,7 +542,6 @@ def test_a_cache_without_links_works(
     hub_world: World, pair: tuple[Repo, Repo], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_SYMLINKS", True)
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_SYMLINKS_WARNING", True)
     arguments = ("pull", "ann/Big-GGUF", "--draft", "none")
     assert hub_world.run(*arguments).code == 0
     path = resolver.resolve("big").target

@@ -53,14 +53,15 @@ def constants() -> Any:
     """The library's settings; `UsageError` if it cannot use one of the HF_* variables.
 
     Without its telemetry: to tell the Hub which coding agent runs it, it would ask the Hub for a
-    list of agents, in a request that has no bounds.
+    list of agents, in a request that has no bounds. Without its warning of disks that have no
+    links, which would be printed into the progress.
     """
     try:
         from huggingface_hub import constants as found
     except ValueError as error:
         what = f"{settings_of(error)} cannot be used: {reason(error)}"
         raise UsageError(what, "Correct it, or unset it.") from None
-    found.HF_HUB_DISABLE_TELEMETRY = True
+    found.HF_HUB_DISABLE_TELEMETRY = found.HF_HUB_DISABLE_SYMLINKS_WARNING = True
     return found
 
 
