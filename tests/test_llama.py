@@ -10,6 +10,7 @@ import time
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -251,13 +252,29 @@ def test_default_threads_are_at_least_one() -> None:
         ({"Vulkan0": 2, "CPU": 0}, []),
         ({"Vulkan0": 2, "RPC0": 1}, []),
         ({"CUDA0": 1, "CUDA1": 1}, []),
+        ({"CUDA0": 1, "Vulkan0": 1, "Vulkan1": 1}, ["Vulkan0"]),
+        ({"CUDA0": 2, "Vulkan0": 2, "Vulkan1": 2}, ["Vulkan0", "Vulkan1"]),
+        ({"SYCL0": 1, "SYCL1": 1}, []),
     ],
-    ids=["a card and a chip", "a chip", "a chip and a worker", "two cards"],
+    ids=[
+        "a card and a chip",
+        "a chip",
+        "a chip and a worker",
+        "two cards",
+        "a card in two backends",
+        "a chip in two backends",
+        "cards without ids",
+    ],
 )
-def test_an_integrated_gpu_is_left_out_where_there_is_a_card(
+def test_what_llama_cpp_does_not_use_is_left_out(
     kinds: dict[str, int], left_out: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = list(kinds)
+
+    def properties(index: int, to: Any) -> None:
+        told = {"CUDA0": b"0000:01:00.0", "CUDA1": b"0000:02:00.0", "Vulkan0": b"0000:01:00.0"}
+        to._obj.device_id = told.get(names[index])
+
     registry = SimpleNamespace(
         dev_count=lambda: len(names),
         dev_get=lambda index: index,
@@ -265,6 +282,8 @@ def test_an_integrated_gpu_is_left_out_where_there_is_a_card(
         dev_name=lambda index: names[index].encode(),
         dev_description=lambda _index: b"a device",
         dev_memory=lambda *_: None,
+        dev_backend_reg=lambda index: names[index][:-1],
+        dev_get_props=properties,
     )
     monkeypatch.setattr(hardware, "ggml", lambda: registry)
     for system in ("linux", "darwin"):

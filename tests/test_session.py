@@ -510,8 +510,9 @@ def test_memory_adds_up() -> None:
 def test_memory_of_a_card_counts_where_it_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     session, _ = fake_session()
     card, chip = DeviceMemory("A card", 100, 200), DeviceMemory("A chip", 100, 200, integrated=True)
-    session.pair = replace(session.pair, devices_before=(card, chip))
-    now = (replace(card, free=40), replace(chip, free=10))
+    again = replace(card, left_out=True)  # by another backend
+    session.pair = replace(session.pair, devices_before=(card, chip, again))
+    now = (replace(card, free=40), replace(chip, free=10), replace(again, free=40))
     monkeypatch.setattr("localspec.chat.session.pair.devices", lambda: now)
     memory = session.memory()
     assert memory.taken == memory.process + 60

@@ -195,7 +195,7 @@ class LoadedPair:
             on_devices=sum(
                 max(0, before.free - each.free)
                 for before, each in zip(self.devices_before, now, strict=False)
-                if not each.integrated
+                if each.has_own
             ),
         )
 

@@ -336,7 +336,8 @@ class DeviceMemory:
     Attributes:
         integrated: whether it shares the main memory.
         label: llama.cpp's name of it, such as ``CUDA0``.
-        left_out: whether it is only used if it is named: an integrated GPU next to a card.
+        left_out: whether it is only used if it is named: an integrated GPU next to a card, or a
+            device that another backend lists as well.
     """
 
     name: str
@@ -345,6 +346,11 @@ class DeviceMemory:
     integrated: bool = False
     label: str = ""
     left_out: bool = False
+
+    @property
+    def has_own(self) -> bool:
+        """Whether it has memory that neither the machine nor another listed device counts."""
+        return not self.integrated and not self.left_out
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import os
 import re
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,6 +29,20 @@ _HANDLE, _NUMBER, _TEXT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
 _NUMBER_P = ctypes.POINTER(_NUMBER)
 
 
+class _Properties(ctypes.Structure):
+    """`ggml_backend_dev_props`, whose last field is made of a few booleans."""
+
+    _fields_ = (
+        ("name", _TEXT),
+        ("description", _TEXT),
+        ("free", _NUMBER),
+        ("total", _NUMBER),
+        ("type", ctypes.c_int),
+        ("device_id", _TEXT),
+        ("capabilities", ctypes.c_bool * 8),
+    )
+
+
 _FUNCTIONS: dict[str, dict[str, Any]] = {  # by library: argument types and result types
     "ggml": {
         "ggml_backend_dev_count": ((), _NUMBER),
@@ -43,6 +57,8 @@ _FUNCTIONS: dict[str, dict[str, Any]] = {  # by library: argument types and resu
         "ggml_backend_reg_get_proc_address": ((_HANDLE, _TEXT), _HANDLE),
         "ggml_backend_reg_name": ((_HANDLE,), _TEXT),
         "ggml_backend_cpu_buffer_type": ((), _HANDLE),
+        "ggml_backend_dev_backend_reg": ((_HANDLE,), _HANDLE),
+        "ggml_backend_dev_get_props": ((_HANDLE, ctypes.POINTER(_Properties)), None),
         "ggml_backend_dev_type": ((_HANDLE,), ctypes.c_int),
         "ggml_backend_dev_name": ((_HANDLE,), _TEXT),
         "ggml_backend_dev_description": ((_HANDLE,), _TEXT),
@@ -112,17 +128,39 @@ def repacking_works() -> bool:
 
 def devices() -> tuple[DeviceMemory, ...]:
     """Every accelerator with its free and total memory now, in bytes."""
-    library, found = ggml(), []
-    card = any(not name.startswith(RPC) for name in _known(_GPU))
-    for name, handle in _known().items():
+    library, found, known = ggml(), [], _known()
+    left_out = _left_out(known)
+    for name, handle in known.items():
         free, total = _NUMBER(), _NUMBER()
         library.dev_memory(handle, ctypes.byref(free), ctypes.byref(total))
         integrated = library.dev_type(handle) == _INTEGRATED_GPU
         shares = (integrated or sys.platform == "darwin") and not name.startswith(RPC)
         description, sizes = _said(library.dev_description(handle)), (free.value, total.value)
-        # llama.cpp does the same: on the chip, layers would slow the card's down.
-        found.append(DeviceMemory(description, *sizes, shares, name, integrated and card))
+        found.append(DeviceMemory(description, *sizes, shares, name, name in left_out))
     return tuple(found)
+
+
+def _left_out(known: Mapping[str, int]) -> set[str]:
+    """The names of the devices that llama.cpp uses only if they are named.
+
+    On a chip, layers would slow a card's down. Where several backends see one card, as CUDA and
+    Vulkan do, only the first uses it; chips have no id, so one backend alone uses any.
+    """
+    library = ggml()
+    own = {name: handle for name, handle in known.items() if not name.startswith(RPC)}
+    cards = {name: _id(each) for name, each in own.items() if library.dev_type(each) == _GPU}
+    chips = {name: library.dev_backend_reg(own[name]) for name in own if name not in cards}
+    first = {identity: name for name, identity in reversed(cards.items()) if identity}
+    twice = {name for name, identity in cards.items() if first.get(identity, name) != name}
+    backend = next(iter(chips.values()), None)
+    return twice | {name for name, its in chips.items() if cards or its != backend}
+
+
+def _id(handle: int) -> bytes:
+    """What a device has in common in all backends, such as its address; empty if not told."""
+    told = _Properties()
+    ggml().dev_get_props(handle, ctypes.byref(told))
+    return told.device_id or b""
 
 
 def device_list(names: Sequence[str], *, cpu: bool = False) -> Any:
