@@ -17,6 +17,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -27,6 +28,7 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.length.profile import acquaint, measure
 from localspec.engine.llama import Context, ContextOptions, Model, add_workers, backends, devices
 from localspec.engine.llama.platform import rpc
+from localspec.engine.record.stats import DeviceMemory
 from localspec.errors import EngineError, UsageError
 from localspec.loading import planning
 from localspec.loading.load import check, load_session
@@ -237,6 +239,36 @@ def test_both_sides_keep_to_private_networks(monkeypatch: pytest.MonkeyPatch, ho
     with pytest.raises(UsageError, match="cannot listen at"):
         rpc._free_address(host, 50052, force=True)
     assert tried[-1] == (host, 50052)
+
+
+@pytest.mark.parametrize(
+    ("kind", "label", "most", "left"),
+    [
+        (0, "CPU", None, 300),
+        (2, "Vulkan0", None, 300),
+        (1, "MTL0", None, 300),  # llama.cpp calls Apple's chips cards
+        (1, "CUDA0", None, 900),
+        (2, "Vulkan0", 200, 200),
+    ],
+)
+def test_a_worker_lends_no_main_memory_that_is_taken(
+    monkeypatch: pytest.MonkeyPatch, kind: int, label: str, most: int | None, left: int
+) -> None:
+    def own(_device: int, free: Any, whole: Any) -> None:
+        free[0], whole[0] = 900, 1000
+
+    chips = [DeviceMemory("", 0, 0, each != "CUDA0", each) for each in ("Vulkan0", "MTL0", "CUDA0")]
+    registry = SimpleNamespace(dev_type=lambda _: kind, dev_name=lambda _: label.encode())
+    monkeypatch.setattr(rpc, "ggml", lambda: registry)
+    monkeypatch.setattr(rpc, "devices", lambda: chips)
+    monkeypatch.setattr(rpc, "available", lambda: 300)
+    kept = rpc._MEMORY_OF(own)
+    device = (ctypes.c_void_p * 3)(None, None, ctypes.cast(kept, ctypes.c_void_p).value)
+    told = rpc._tell_memory(ctypes.addressof(device), most)
+    free, whole = ctypes.c_size_t(), ctypes.c_size_t()
+    told(None, ctypes.byref(free), ctypes.byref(whole))
+    assert (free.value, whole.value) == (left, 1000)
+    assert device[rpc._GET_MEMORY] == ctypes.cast(told, ctypes.c_void_p).value
 
 
 # A real worker

@@ -364,17 +364,20 @@ def _free_address(host: str, port: int, *, force: bool) -> str:
 def _tell_memory(handle: int, most: int | None) -> Any:
     """Make a device report its free memory as at most `most` bytes.
 
-    llama.cpp reports all memory of a CPU as free (except on Windows), and has no setting for it. So
-    the device's own function is replaced; keep the returned callback alive.
+    llama.cpp reports all memory of a CPU as free (except on Windows), and of a chip that shares the
+    main memory what its driver allows it, and has no setting for either. So the device's own
+    function is replaced; keep the returned callback alive.
     """
     functions = ctypes.cast(handle, ctypes.POINTER(ctypes.c_void_p))
     own = _MEMORY_OF(functions[_GET_MEMORY] or 0)
     begun, of_cpu = resident(), ggml().dev_type(handle) == 0
+    chips = [each.label.encode() for each in devices() if each.integrated]
+    shares = of_cpu or ggml().dev_name(handle) in chips
 
     def tell(device: int, free: Any, whole: Any) -> None:
         own(device, free, whole)
         taken = resident() - begun if of_cpu else 0
-        left = min(free[0], available()) if of_cpu else free[0]
+        left = min(free[0], available()) if shares else free[0]
         free[0] = left if most is None else max(0, min(left, most - taken))
 
     ours = _MEMORY_OF(tell)
