@@ -291,6 +291,26 @@ def test_what_llama_cpp_does_not_use_is_left_out(
         assert [each.label for each in hardware.devices() if each.left_out] == left_out
 
 
+@pytest.mark.parametrize(("free", "left"), [(2**64 - 1, 0), (900, 900), (1000, 1000)])
+def test_a_card_that_reports_more_than_it_has_is_full(
+    free: int, left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def memory(_device: int, its_free: Any, total: Any) -> None:
+        its_free._obj.value, total._obj.value = free, 1000
+
+    registry = SimpleNamespace(
+        dev_count=lambda: 1,
+        dev_get=lambda index: index,
+        dev_type=lambda _: 1,
+        dev_name=lambda _: b"Vulkan0",
+        dev_description=lambda _: b"a card",
+        dev_memory=memory,
+        dev_get_props=lambda *_: None,
+    )
+    monkeypatch.setattr(hardware, "ggml", lambda: registry)
+    assert [(each.free, each.total) for each in hardware.devices()] == [(left, 1000)]
+
+
 def cpus(root: Path, siblings: dict[int, str], capacity: dict[int, int] | None = None) -> Path:
     """A machine's folder of processors."""
     for cpu, same_core in siblings.items():

@@ -242,33 +242,34 @@ def test_both_sides_keep_to_private_networks(monkeypatch: pytest.MonkeyPatch, ho
 
 
 @pytest.mark.parametrize(
-    ("kind", "label", "most", "left"),
+    ("device", "free", "most", "left"),
     [
-        (0, "CPU", None, 300),
-        (2, "Vulkan0", None, 300),
-        (1, "MTL0", None, 300),  # llama.cpp calls Apple's chips cards
-        (1, "CUDA0", None, 900),
-        (2, "Vulkan0", 200, 200),
+        ((0, "CPU"), 900, None, 300),
+        ((2, "Vulkan0"), 900, None, 300),
+        ((1, "MTL0"), 900, None, 300),  # llama.cpp calls Apple's chips cards
+        ((1, "CUDA0"), 900, None, 900),
+        ((1, "CUDA0"), 2**64 - 1, None, 0),
+        ((2, "Vulkan0"), 900, 200, 200),
     ],
 )
-def test_a_worker_lends_no_main_memory_that_is_taken(
-    monkeypatch: pytest.MonkeyPatch, kind: int, label: str, most: int | None, left: int
+def test_a_worker_lends_no_memory_that_is_taken(
+    monkeypatch: pytest.MonkeyPatch, device: tuple[int, str], free: int, most: int | None, left: int
 ) -> None:
-    def own(_device: int, free: Any, whole: Any) -> None:
-        free[0], whole[0] = 900, 1000
+    def own(_device: int, its_free: Any, whole: Any) -> None:
+        its_free[0], whole[0] = free, 1000
 
     chips = [DeviceMemory("", 0, 0, each != "CUDA0", each) for each in ("Vulkan0", "MTL0", "CUDA0")]
-    registry = SimpleNamespace(dev_type=lambda _: kind, dev_name=lambda _: label.encode())
+    registry = SimpleNamespace(dev_type=lambda _: device[0], dev_name=lambda _: device[1].encode())
     monkeypatch.setattr(rpc, "ggml", lambda: registry)
     monkeypatch.setattr(rpc, "devices", lambda: chips)
     monkeypatch.setattr(rpc, "available", lambda: 300)
     kept = rpc._MEMORY_OF(own)
-    device = (ctypes.c_void_p * 3)(None, None, ctypes.cast(kept, ctypes.c_void_p).value)
-    told = rpc._tell_memory(ctypes.addressof(device), most)
-    free, whole = ctypes.c_size_t(), ctypes.c_size_t()
-    told(None, ctypes.byref(free), ctypes.byref(whole))
-    assert (free.value, whole.value) == (left, 1000)
-    assert device[rpc._GET_MEMORY] == ctypes.cast(told, ctypes.c_void_p).value
+    functions = (ctypes.c_void_p * 3)(None, None, ctypes.cast(kept, ctypes.c_void_p).value)
+    told = rpc._tell_memory(ctypes.addressof(functions), most)
+    lent, whole = ctypes.c_size_t(), ctypes.c_size_t()
+    told(None, ctypes.byref(lent), ctypes.byref(whole))
+    assert (lent.value, whole.value) == (left, 1000)
+    assert functions[rpc._GET_MEMORY] == ctypes.cast(told, ctypes.c_void_p).value
 
 
 # A real worker

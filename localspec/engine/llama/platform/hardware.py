@@ -135,9 +135,18 @@ def devices() -> tuple[DeviceMemory, ...]:
         library.dev_memory(handle, ctypes.byref(free), ctypes.byref(total))
         integrated = library.dev_type(handle) == _INTEGRATED_GPU
         shares = (integrated or sys.platform == "darwin") and not name.startswith(RPC)
-        description, sizes = _said(library.dev_description(handle)), (free.value, total.value)
+        description = _said(library.dev_description(handle))
+        sizes = in_bounds(free.value, total.value), total.value
         found.append(DeviceMemory(description, *sizes, shares, name, name in left_out))
     return tuple(found)
+
+
+def in_bounds(free: int, total: int) -> int:
+    """Free bytes of a device: none where it reports more than all.
+
+    Vulkan subtracts what is in use from what a program may use without a sign, and it may be more.
+    """
+    return free if free <= total else 0
 
 
 def _left_out(known: Mapping[str, int]) -> set[str]:

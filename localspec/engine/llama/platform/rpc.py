@@ -22,7 +22,14 @@ from typing import Any, Final
 import psutil
 
 from localspec.engine.llama.library import rebuild
-from localspec.engine.llama.platform.hardware import RPC, build, device_list, devices, ggml
+from localspec.engine.llama.platform.hardware import (
+    RPC,
+    build,
+    device_list,
+    devices,
+    ggml,
+    in_bounds,
+)
 from localspec.errors import EngineError, UsageError
 from localspec.machine import available, resident
 
@@ -377,7 +384,8 @@ def _tell_memory(handle: int, most: int | None) -> Any:
     def tell(device: int, free: Any, whole: Any) -> None:
         own(device, free, whole)
         taken = resident() - begun if of_cpu else 0
-        left = min(free[0], available()) if shares else free[0]
+        left = in_bounds(free[0], whole[0])
+        left = min(left, available()) if shares else left
         free[0] = left if most is None else max(0, min(left, most - taken))
 
     ours = _MEMORY_OF(tell)
