@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -81,6 +82,33 @@ def test_a_file_whose_name_ends_in_capitals_is_found_again(hub_world: World) -> 
         assert [path.name for path in hub_cache.find(references.parse(reference))] == [name]
     here = hub_cache.find(references.parse("ann/Up-GGUF"))[0]
     assert target_folder.files(here) == (name, {name: here})
+
+
+def test_a_reference_in_another_case_means_the_same_files_on_a_disk_that_ignores_it(
+    hub_world: World, repo: Repo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert hub_world.run("pull", repo.name, *ALONE).code == 0
+    own = hub_cache.repo_folder(repo.name)
+    with monkeypatch.context() as ignoring:
+        ignoring.setattr(Path, "is_dir", lambda _: True)
+        assert hub_cache.repo_folder(repo.name.lower()) == own
+    other = own.with_name(own.name.lower())
+    other.mkdir()  # as where case counts
+    assert hub_cache.repo_folder(repo.name.lower()) == other
+    assert hub_cache.repo_folder(repo.name) == own
+
+
+def test_drafters_of_a_target_are_known_by_any_name_of_its_file(
+    hub_world: World, repo: Repo, tmp_path: Path
+) -> None:
+    assert hub_world.run("pull", repo.name, *ALONE).code == 0
+    pair = installed.find("big")
+    assert pair is not None
+    installed.save(replace(pair, draft=pair.target))
+    alike = tmp_path / NAME.upper()
+    alike.hardlink_to(folders.real(pair.target.path))  # what another case is on such a disk
+    assert installed.pair_with(alike) == installed.find("big")
+    assert installed.pair_with(tmp_path / "gone.gguf") is None
 
 
 def test_what_macos_keeps_next_to_a_file_is_neither_a_model_nor_a_head(

@@ -84,6 +84,14 @@ def real(path: Path) -> Path:
     return Path(os.path.realpath(path))  # resolve() raises RuntimeError for a circle
 
 
+def same(one: Path, other: Path) -> bool:
+    """Whether two paths lead to one file, also by names in another case on disks that ignore it."""
+    try:
+        return one.samefile(other)
+    except (OSError, ValueError):  # it is missing, or no path
+        return False
+
+
 def is_file(path: Path) -> bool:
     """Whether `path` is a file; false if the system cannot look at it."""
     try:

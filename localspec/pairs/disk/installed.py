@@ -161,10 +161,9 @@ def all_pairs() -> list[InstalledPair]:
 
 def pair_with(target: Path) -> InstalledPair | None:
     """Find an installed pair with this target whose drafters are on this disk; None without one."""
-    real = folders.real(target)
     for pair in all_pairs():
         here = pair.drafts and all(each.complete for each in pair.drafts)
-        if here and folders.real(pair.target.path) == real:
+        if here and folders.same(pair.target.path, target):
             return pair
     return None
 

@@ -78,14 +78,16 @@ def cache_folder() -> Path:
 
 
 def repo_folder(repo: str) -> Path:
-    """The cache's folder of `repo`, in any case; it may not exist."""
+    """The cache's folder of `repo`, in any case, by its own name; it may not exist.
+
+    On disks that ignore case the folder is there under any, and paths in records have its own.
+    """
     folder = cache_folder() / ("models--" + repo.replace("/", "--"))
-    if folder.is_dir():
-        return folder
-    wanted = folder.name.lower()
-    with contextlib.suppress(OSError), os.scandir(folder.parent) as entries:
-        alike = (each.name for each in entries if each.name.lower() == wanted)
-        return folder.with_name(next(alike, folder.name))
+    with contextlib.suppress(OSError):
+        names = [each.name for each in folder.parent.iterdir()]
+        if folder.name not in names:
+            alike = (name for name in names if name.lower() == folder.name.lower())
+            return folder.with_name(next(alike, folder.name))
     return folder
 
 
