@@ -10,7 +10,8 @@
 The wheel holds a backend for each level of the processor's family, and the one for workers, in
 the folder of llama.cpp's library. It suits every version of Python 3. Its version has a local part,
 for which uv and pip prefer it to the source distribution. With ``--vulkan`` it also holds a backend
-for graphics cards: Vulkan's headers and the compiler of its programs, glslc, are this system's.
+for graphics cards: Vulkan's headers and the compiler of its programs, glslc, are this system's. The
+version of a wheel with such a backend ends with its name: uv and pip prefer it to one without.
 
 The compiler is the one in the Python package ziglang, which compiles on Linux for every target but
 ``metal``: that one needs a Mac with Apple's tools.
@@ -190,9 +191,10 @@ def main() -> None:
     if given.vulkan and "linux" not in given.target:
         parser.error("--vulkan is for Linux alone")
     further = vulkan_defines() if given.vulkan else {}
-    parts = parts_of(given.target, *(["ggml-vulkan"] if given.vulkan else []))
+    cards = ["metal"] if given.target == "metal" else ["vulkan"] if given.vulkan else []
+    parts = parts_of(given.target, *(f"ggml-{each}" for each in cards))
     with tempfile.TemporaryDirectory() as work:
-        source = unpacked(given.sdist, Path(work, "source"), given.local)
+        source = unpacked(given.sdist, Path(work, "source"), ".".join((given.local, *cards)))
         wheel = build(source, given.target, Path(work), further)
         require_parts(wheel, parts)
         tagged(wheel, given.target, given.out)

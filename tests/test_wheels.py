@@ -194,6 +194,34 @@ def test_vulkan_is_for_linux(
     assert "--vulkan is for Linux alone" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "local", "backends"),
+    [
+        (["metal"], "localspec.1.metal", {"ggml-metal"}),
+        (["aarch64-macos"], "localspec.1", set()),
+        ([TARGET], "localspec.1", set()),
+        ([TARGET, "--vulkan"], "localspec.1.vulkan", {"ggml-vulkan"}),
+    ],
+)
+def test_a_wheel_with_a_backend_for_cards_has_it_and_another_name(
+    script: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    local: str,
+    backends: set[str],
+) -> None:
+    seen: list[object] = []
+    plain = {*script.parts_of(words[0])}
+    monkeypatch.setattr("sys.argv", ["build_wheel.py", "no.tar.gz", *words])
+    monkeypatch.setattr(script, "vulkan_defines", dict)
+    monkeypatch.setattr(script, "unpacked", lambda *given: seen.append(given[2]))
+    monkeypatch.setattr(script, "build", lambda *_: None)
+    monkeypatch.setattr(script, "require_parts", lambda _, parts: seen.append({*parts} - plain))
+    monkeypatch.setattr(script, "tagged", lambda *_: None)
+    script.main()
+    assert seen == [local, backends]
+
+
 def test_the_workflow_and_the_page_build_what_the_script_knows(script: ModuleType) -> None:
     workflow = (ROOT / ".github/workflows/wheels.yml").read_text(encoding="utf-8")
     page = (ROOT / "docs/install.md").read_text(encoding="utf-8")
