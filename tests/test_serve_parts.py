@@ -906,6 +906,32 @@ def test_a_whole_number_may_be_written_with_a_point(field: str) -> None:
     assert refusal.value.document["error"]["param"] == field
 
 
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (r"a\ud83d b", "a\ufffd b"),
+        (r"\uDE00\uD83D", "\ufffd\ufffd"),
+        (r"\ud83d\uD83D\uDE00\n", "\ufffd\U0001f600\n"),
+        (r"\\ud83d\\\ud83d", "\\ud83d\\\ufffd"),
+        (r"\ud83d\\ude00", "\ufffd\\ude00"),
+    ],
+)
+def test_half_of_a_surrogate_pair_ends_no_session(written: str, read: str) -> None:
+    said = b'{"messages":[{"role":"user","content":"%s"}]}' % written.encode()
+    (message,) = parsed(said, ChatRequest).core().messages
+    assert message.text == read
+    call = b'{"type":"tool_use","id":"t","name":"say","input":{"a":"%s"}}' % written.encode()
+    said = b'{"max_tokens":1,"messages":[{"role":"assistant","content":[%s]}]}' % call
+    (message,) = parsed(said, MessagesRequest).core().messages
+    assert message.calls[0].arguments == {"a": read}
+
+
+def test_a_body_with_half_a_surrogate_pair_may_be_wrong_elsewhere() -> None:
+    for body in (rb'{"prompt":"\ud83d"', rb'{"prompt":"\ud8zz"}', rb'{"prompt":"\ud83"}'):
+        with pytest.raises(Refusal, match="not JSON"):
+            parsed(body, CompletionRequest)
+
+
 @pytest.mark.parametrize("field", ["max_completion_tokens", "top_logprobs", "gamma"])
 def test_a_chats_whole_number_too_and_what_templates_get_stays(field: str) -> None:
     body = {

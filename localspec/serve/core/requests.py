@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
@@ -49,6 +50,12 @@ else:
     )
 
 _FOR_TEMPLATES = "chat_template_kwargs"
+
+# A JSON escape of half a surrogate pair (group 2: of a whole one), after escaped backslashes.
+_HALF = re.compile(
+    r"(?<!\\)((?:\\\\)*+)(?:(\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2})|\\ud[89a-f][0-9a-f]{2})",
+    re.IGNORECASE,
+)
 
 # The efforts that a template lacks count as those next to them.
 _NEAREST = {"minimal": "low", "xhigh": "high", "max": "high"}
@@ -376,11 +383,19 @@ def parsed(body: bytes, kind: type[T]) -> T:
     if sum(map(body.count, (b",", b"[", b"{"))) > _VALUES:  # each takes far more than its bytes
         raise _too_large()
     try:
-        return msgspec.convert(_whole(msgspec.json.decode(decoded(body))), kind)
+        return msgspec.convert(_whole(_from_json(decoded(body))), kind)
     except msgspec.ValidationError as error:
         raise _invalid(error) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Refusal(400, f"the body is not JSON: {error}") from None
+
+
+def _from_json(text: str) -> Any:
+    """Decode JSON in which a client that cut a text may have left half of a surrogate pair."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:  # refused for a half, a conversation would be refused for good
+        return msgspec.json.decode(_HALF.sub(lambda it: it[1] + (it[2] or r"\ufffd"), text))
 
 
 def converted(value: Any, kind: Any, place: str) -> Any:
