@@ -23,7 +23,7 @@ from localspec.cli.option_types import duration
 from localspec.engine.record.stats import FinishReason, GenerationStats
 from localspec.pairs.disk import installed
 from localspec.process import messages as m
-from localspec.serve import answering
+from localspec.serve import answering, request_queue
 from localspec.serve.access import AccessRules
 from localspec.serve.counters import EndpointCounters
 from localspec.serve.endpoint import Endpoint
@@ -114,6 +114,11 @@ def job(text: str, pair: str = "") -> QueuedRequest:
     return QueuedRequest("a", AnswerRequest(ChatSettings(), prompt=text), pair=pair)
 
 
+def to_be_made(pair: str) -> QueuedRequest:
+    """A client's job whose request to the engine is made once the pair is known."""
+    return QueuedRequest("b", None, pair=pair)
+
+
 async def queue_of(engine: Any, idle_s: float = 0.0) -> RequestQueue:
     queue = RequestQueue(engine, EndpointCounters(), most=8, limit_s=60, idle_s=idle_s)
     await engine.loaded("one")
@@ -123,12 +128,15 @@ async def queue_of(engine: Any, idle_s: float = 0.0) -> RequestQueue:
 async def test_a_pair_is_loaded_for_the_request_that_names_it() -> None:
     engine: Any = SeveralPairs()
     queue = await queue_of(engine)
-    waiting = asyncio.create_task(queue.with_pair("b", "two"))
+    first = to_be_made("two")
+    waiting = asyncio.create_task(queue.with_pair(first))
     await asyncio.sleep(0)
     assert engine.done == ["load two"]
     await engine.loaded("two")
     assert (await waiting).pair_name == "two"
-    assert (await queue.with_pair("b", "two")).pair_name == "two"  # known, so nothing is loaded
+    queue.withdraw(first)
+    # It is known, so that nothing is loaded.
+    assert (await queue.with_pair(to_be_made("two"))).pair_name == "two"
     for one in (job("x", "two"), job("y", "one"), job("z", "one"), job("t", "two")):
         queue.submit(one)
     await engine.says(m.TurnOver(None))
@@ -136,6 +144,51 @@ async def test_a_pair_is_loaded_for_the_request_that_names_it() -> None:
     await engine.says(m.TurnOver(None))
     await engine.says(m.TurnOver(None))
     assert engine.done[1:] == ["answer x", "load first", "answer y", "answer z", "load two"]
+
+
+@pytest.mark.parametrize("count_only", [False, True])
+async def test_a_pair_that_was_loaded_stays_until_its_request_is_answered(count_only: bool) -> None:
+    engine: Any = SeveralPairs()
+    queue = await queue_of(engine)
+    first = to_be_made("two")
+    waiting = asyncio.create_task(queue.with_pair(first))
+    await asyncio.sleep(0)
+    queue.submit(job("y", "one"))
+    await engine.loaded("two")
+    await waiting
+    assert engine.done == ["load two"]
+    first.asked = AnswerRequest(ChatSettings(), prompt="x", count_only=count_only)
+    queue.submit(first)
+    await engine.says(m.TurnOver(None))
+    assert engine.done == ["load two", "answer x", "load first"]
+
+
+@pytest.mark.parametrize("ends", ["withdrawn", "late", "died"])
+async def test_a_turn_that_was_kept_for_nothing_goes_to_the_next(
+    ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_queue, "_KEPT_S", 0.01 if ends == "late" else 60)
+    engine: Any = SeveralPairs()
+    queue = await queue_of(engine)
+    first = to_be_made("two")
+    waiting = asyncio.create_task(queue.with_pair(first))
+    await asyncio.sleep(0)
+    queue.submit(job("y", "one"))
+    await engine.loaded("two")
+    await waiting
+    if ends == "withdrawn":
+        queue.withdraw(first)
+    elif ends == "died":
+        await engine.says(m.Died(GONE))
+    while len(engine.done) < 2:
+        await asyncio.sleep(0.01)
+    assert engine.done[0] == "load two"
+    await engine.loaded("one")
+    assert engine.done[2:] == ["answer y"]
+    first.asked = AnswerRequest(ChatSettings(), prompt="x")
+    queue.submit(first)  # it waits like any other
+    await engine.says(m.TurnOver(None))
+    assert engine.done[3:] == ["load two"]
 
 
 async def test_a_pair_that_cannot_be_loaded_is_told_and_the_others_go_on() -> None:

@@ -295,7 +295,7 @@ class Endpoint:
             Refusal: the request is invalid, or cannot be answered.
             SchemaError: a schema that must be enforced cannot be.
         """
-        pair = info or await self._queue.with_pair(job.asker, job.pair)
+        pair = info or await self._queue.with_pair(job)
         wanted, writer.answer = await asyncio.to_thread(
             lambda: asked.core().prepared(pair.settings, pair.dialect)
         )

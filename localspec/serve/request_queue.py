@@ -23,6 +23,7 @@ _PATIENCE_S = 30
 _DEATHS = 3  # deaths in a row without an answer, after which the next start waits
 _USUAL_S = 5.0
 _STOP_S = 20.0  # much longer than a decode needs to notice
+_KEPT_S = 10.0  # a turn, while the request is made; much longer than that needs
 
 
 class QueuedRequest:
@@ -30,7 +31,7 @@ class QueuedRequest:
 
     Args:
         asker: the client; clients take turns.
-        asked: the request to the engine; None if only the pair has to be loaded.
+        asked: the request to the engine; None until its pair was loaded once.
         prompt_field: where the client's request has what the prompt is made of.
         pair: the name of the pair that answers; empty for the one that is loaded.
 
@@ -121,6 +122,9 @@ class RequestQueue:
         Raises:
             Refusal: the queue is full, or the engine keeps dying.
         """
+        if job is self._running:  # it has kept its turn
+            self._begin(job)
+            return
         if self._resting:
             raise unavailable("there is no engine; it is started again soon", _PATIENCE_S)
         busy = self._running is not None or not (self.loaded or self.asleep)
@@ -132,22 +136,21 @@ class RequestQueue:
             self._wake()
         self._next()
 
-    async def with_pair(self, asker: str, name: str) -> m.SessionInfo:
-        """Wait until the pair `name` was loaded once.
+    async def with_pair(self, job: QueuedRequest) -> m.SessionInfo:
+        """Wait until the pair of a job was loaded once.
+
+        If it had to be loaded, the job keeps its turn for a while, so that no other job has another
+        pair loaded before this one is submitted with its request, or withdrawn.
 
         Raises:
             Refusal: the queue is full, or the pair cannot be loaded.
         """
-        if name not in self.known:
-            job = QueuedRequest(asker, None, pair=name)
+        if job.pair not in self.known:
             self.submit(job)
-            try:
-                said = await job.said.get()
-            finally:
-                self.withdraw(job)
+            said = await job.said.get()
             if isinstance(said, Refusal):
                 raise said
-        return self.known[name]
+        return self.known[job.pair]
 
     def _clients(self) -> list[deque[QueuedRequest]]:
         """The lines of the clients."""
@@ -189,7 +192,9 @@ class RequestQueue:
     def withdraw(self, job: QueuedRequest) -> None:
         """Remove a job from the queue, or stop it: its client has gone, or it took too long."""
         if job is self._running:
-            if not job.ended:
+            if job.asked is None:
+                self._over()
+            elif not job.ended:
                 self.engine.stop()
                 self._loop.call_later(_STOP_S, self._end_stuck, job)
         elif job in (line := self._waiting.get(job.line, deque())):
@@ -223,14 +228,20 @@ class RequestQueue:
         if line:
             self._waiting[first] = line  # moves to the end
         self._counters.waiting -= 1
-        if job.asked is None:
-            job.said.put_nowait(Noticed(f"{pair} is loaded"))
-            self._next()
-            return
+        self._begin(job)
+
+    def _begin(self, job: QueuedRequest) -> None:
+        """Give a job its turn, which it only keeps while it has no request to the engine."""
         self._running = job
-        self._ahead -= 1
         self._counters.running = 1
         self._began = self._loop.time()
+        if self._limit is not None:
+            self._limit.cancel()
+        if job.asked is None:
+            job.said.put_nowait(Noticed(f"{job.pair} is loaded"))
+            self._limit = self._loop.call_later(_KEPT_S, self._over)
+            return
+        self._ahead -= 1
         self._limit = self._loop.call_later(self._limit_s, self._late, job)
         self.engine.reserve()
         self.engine.begin(m.Complete(job.asked))
