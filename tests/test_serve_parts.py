@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from itertools import accumulate
 from pathlib import Path
 from types import SimpleNamespace
@@ -62,7 +62,7 @@ from localspec.serve.core.request_tools import RequestTools
 from localspec.serve.core.requests import parsed, require_sendable, thoughts_of
 from localspec.serve.counters import EndpointCounters
 from localspec.serve.endpoint import Endpoint
-from localspec.serve.http_server import PatientProtocol
+from localspec.serve.http_server import EndpointServer, PatientProtocol, listening, serve
 from localspec.serve.protocols.anthropic_messages import MessagesRequest
 from localspec.serve.protocols.chat_completions import ChatRequest, ChatWriter
 from localspec.serve.protocols.text_completions import CompletionRequest, TextWriter
@@ -1179,6 +1179,32 @@ def test_the_endpoints_process_imports_neither_llama_cpp_nor_numpy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert done.stdout.strip() == b"[]"
+
+
+async def test_an_end_that_is_asked_for_while_it_loads_holds_once_it_has_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine: Any = ScriptedEngine()
+    engine.info, engine.shut_down, engine.join = None, Mock(), Mock()
+    servers: list[EndpointServer] = []
+
+    def captured(server: EndpointServer) -> AbstractContextManager[None]:
+        servers.append(server)
+        return nullcontext()
+
+    monkeypatch.setattr(EndpointServer, "capture_signals", captured)
+    more: dict[str, Any] = {"queue": 1, "seconds": 60, "idle": 0, "strict": False, "others": tuple}
+    sock = listening("127.0.0.1", 0)
+    serving = asyncio.create_task(
+        serve(engine, sock, AccessRules(), ready=Mock(), show=Mock(), **more)
+    )
+    async with asyncio.timeout(10):
+        while not (servers and servers[0].started):
+            await asyncio.sleep(0.01)
+        servers[0].handle_exit(signal.SIGINT, None)
+        await engine.says(LOADED)
+        await serving
+    assert engine.join.called
 
 
 @pytest.mark.slow

@@ -160,7 +160,8 @@ async def serve(
         try:
             await request_queue.ready
         finally:  # without models, the server ends too
-            server.should_exit = not request_queue.loaded
+            if not request_queue.loaded:
+                server.should_exit = True
         ready(engine)
         await _tell(counters, show)
 
