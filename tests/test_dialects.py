@@ -361,6 +361,29 @@ def test_raw_answers_keep_their_thoughts_and_calls_are_still_read() -> None:
     assert dialect_of(OSS).raw().read(harmony) == AnswerReading(None, harmony)
 
 
+@pytest.mark.parametrize(
+    ("prompt", "raw", "calls"),
+    [
+        ("<think>", f"Hm {HERMES} no.</think>Done.", []),
+        ("", f"<think>\n Hm {HERMES} no.\n</think>\n\nDone.", []),
+        ("<think>", "<think>A <think> b</think>c</think>d", []),
+        ("", "</think>a", []),
+        ("<think>", f"Hm</think>\n\n{HERMES}", [LS]),
+        ("<think>", f"Hm {HERMES}</think>", [LS]),
+        ("<think>", f"Hm\n{HERMES}", [LS]),
+    ],
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_raw_thought_keeps_the_calls_that_it_only_tries_out(
+    prompt: str, raw: str, calls: list[Call], seed: int
+) -> None:
+    dialect = Dialect().raw()
+    content = raw.replace(HERMES, "") if calls else raw
+    want = AnswerReading(None, content.strip(), calls)
+    assert in_pieces(dialect, raw, [TOOL], prompt, random.Random(seed)) == want
+    assert dialect.said(f" {raw} ") == AnswerReading(None, f" {raw} ")
+
+
 RAW_TALKS = (
     ("harmony", "<|channel|>analysis<|message|>hm<|end|>",
      '<|start|>assistant<|channel|>commentary to=functions.bash<|message|>{"command": "ls"}<|call|>'),

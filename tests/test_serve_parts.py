@@ -740,6 +740,19 @@ def test_a_call_that_is_cut_off_is_none() -> None:
     assert "tool_calls" not in choice["message"]
 
 
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_thought_that_stays_in_the_answer_has_both_marks(goes_on: bool) -> None:
+    """Unless the client has begun the answer: then it has the first one."""
+    tool = {"function": {"name": "f"}}
+    answer = IncomingAnswer(Dialect(marks=PLAIN).raw(), tools=[tool], goes_on=goes_on)
+    thought = f'hm {BEGIN}{{"name": "f", "arguments": {{}}}}{END}?</think>Yes'
+    end = TurnEnd("", FinishReason.STOP, GenerationStats())
+    events = [PromptMade(3, 10, "<think>"), *map(said, thought), end]
+    message = chat_document(answer, events)["choices"][0]["message"]
+    assert message["content"] == ("" if goes_on else "<think>") + thought
+    assert "tool_calls" not in message
+
+
 @given(st.data())
 def test_calls_are_told_from_text_however_it_is_cut(data: st.DataObject) -> None:
     arguments = {"a": f'say {END} and }}]"\\{END}', "b": [[], {}]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -104,15 +105,21 @@ SWITCHED = (
 )
 
 
-def test_an_answer_that_begins_inside_a_thought_is_kept_with_its_mark() -> None:
+@pytest.mark.parametrize("reasoning_format", ["auto", "none"])
+def test_an_answer_that_begins_inside_a_thought_is_kept_with_its_mark(
+    reasoning_format: Any,
+) -> None:
     """So it can be read later, under another setting, without its prompt."""
     answer = [*rounds_of(b"why</think>It is blue."), ended()]
     session, _ = fake_session(answer, model=FakeModel(chat_template=OPENS))
+    session.settings = replace(session.settings, reasoning_format=reasoning_format)
     events = list(session.turn("hi", Cancel()))
     text = "".join(event.text for event in events if isinstance(event, RoundText))
     assert text == events[-1].text == "<think>why</think>It is blue."  # type: ignore[union-attr]
     assert session.messages[-1].content == text
-    assert session.dialect.said(text) == AnswerReading("why", "It is blue.")
+    apart = AnswerReading("why", "It is blue.")
+    whole = AnswerReading(None, text)
+    assert session.dialect.said(text) == (apart if reasoning_format == "auto" else whole)
 
 
 def test_earlier_answers_are_read_as_they_were_written() -> None:

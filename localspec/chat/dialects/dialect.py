@@ -56,9 +56,8 @@ class Dialect(Struct, frozen=True):
 
     def raw(self) -> Dialect:
         """This dialect, but thoughts and their marks stay in the content; calls are still read."""
-        none: Any = dict.fromkeys(("thoughts", "content", "closers", "fillers", "ends"), ())
-        marks = structs.replace(self.marks, **none)
-        return structs.replace(self, marks=marks, openings=(), opening="")
+        none: Any = dict.fromkeys(("content", "closers", "fillers", "ends"), ())
+        return structs.replace(self, marks=structs.replace(self.marks, raw=True, **none))
 
     def reader(
         self, tools: Sequence[Any] | None = None, *, prompt: str = "", exact: bool = False

@@ -140,8 +140,7 @@ class AnswerMarks(Struct, frozen=True):
 
     Attributes:
         speech: text with marks, or messages with headers.
-        thoughts: pairs of marks around thoughts, the template's own first; without any, thoughts
-            stay in the content, with all marks but those of calls.
+        thoughts: pairs of marks around thoughts, the template's own first.
         gap: the white space that the template writes after a thought.
         content: marks before the text for the user.
         closers: marks after it.
@@ -154,6 +153,7 @@ class AnswerMarks(Struct, frozen=True):
         several: the template can write several calls in one answer.
         writes: the template can write the calls of earlier answers.
         as_text: the template needs their arguments as JSON text.
+        raw: thoughts stay in the content, with all marks but those of calls.
     """
 
     speech: Speech = "marks"
@@ -169,6 +169,7 @@ class AnswerMarks(Struct, frozen=True):
     several: bool = False
     writes: bool = False
     as_text: bool = False
+    raw: bool = False
 
     def closing(self, mark: str) -> str:
         """The mark that closes a thought which `mark` has opened; empty if it opens none."""

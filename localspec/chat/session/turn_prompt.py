@@ -49,10 +49,8 @@ class TurnPrompt:
         Raises:
             Cancelled: the flag of the template's renderer was set meanwhile.
         """
-        dialect = self._template.dialect
-        if settings.reasoning_format == "none":
-            return dialect.raw()
-        return dialect.asked(settings.reasoning, settings.reasoning_effort)
+        dialect = self._template.dialect.asked(settings.reasoning, settings.reasoning_effort)
+        return dialect.raw() if settings.reasoning_format == "none" else dialect
 
     def ids(
         self,

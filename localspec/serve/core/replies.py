@@ -54,6 +54,7 @@ class IncomingAnswer:
         scores: whether probabilities were requested.
         count_only: only the prompt's tokens were requested.
         stops: the texts that end an answer wherever they come, also within a call.
+        goes_on: the client has begun the answer, with the mark of a thought that is open.
 
     Attributes:
         prompt: its length, and what of it the caches hold; None before it is known.
@@ -70,6 +71,7 @@ class IncomingAnswer:
         scores: bool = False,
         count_only: bool = False,
         stops: Sequence[str] = (),
+        goes_on: bool = False,
     ) -> None:
         self.prompt: PromptMade | None = None
         self.end: TurnEnd | None = None
@@ -82,6 +84,7 @@ class IncomingAnswer:
         self._order = _CallOrder()
         self._scores: list[Any] | None = [] if scores else None
         self._count_only = count_only
+        self._goes_on = goes_on
         ends = dialect.marks.ends if dialect is not None else ()  # after which an answer is whole
         self._stops = frozenset(stops) - {*ends}
 
@@ -127,10 +130,7 @@ class IncomingAnswer:
         for event in events:
             match event:
                 case PromptMade():
-                    self.prompt = event
-                    if self._dialect is not None:
-                        opening = event.opening
-                        self._reader = self._dialect.reader(self._tools, prompt=opening, exact=True)
+                    yield from self._after(event)
                 case RoundText():
                     yield from self._read(event)
                 case TokensScored(tokens) if self._scores is not None:
@@ -144,6 +144,15 @@ class IncomingAnswer:
         if self.end is not None:
             yield from self._told(self._reader.end(cut=self.end.cut_off(self._stops)))
             yield from self._left(0)
+
+    def _after(self, prompt: PromptMade) -> Iterator[AnswerPiece]:
+        """Begin to read; the mark of a thought that is left in the answer is part of it."""
+        self.prompt = prompt
+        if self._dialect is None:
+            return
+        self._reader = self._dialect.reader(self._tools, prompt=prompt.opening, exact=True)
+        if prompt.opening and self._dialect.marks.raw and not self._goes_on:
+            yield ContentPiece(prompt.opening)
 
     def _read(self, event: RoundText) -> Iterator[AnswerPiece]:
         if self._reader is None:

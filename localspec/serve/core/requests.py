@@ -211,6 +211,7 @@ class ConversationRequest:
             scores=self.top_logprobs is not None,
             count_only=self.count_only,
             stops=asked.settings.stop,
+            goes_on=asked.continues,
         )
         return asked, answer
 

@@ -56,7 +56,7 @@ class ChannelReader(PieceReader):
         self._how = HEADERS[marks.speech]
         self._tools = KnownTools(tools)
         self._calls = CallReader(marks.calls, self._tools)
-        self._raw = not marks.thoughts  # thoughts and marks stay in the content
+        self._raw = marks.raw
         self._begun = False  # a header has been read
         self._mark = ""  # the header of a call, which is content if it turns out to be none
         self._header: MessageHeader | None = self._how.open(prompt)  # None while a header is read

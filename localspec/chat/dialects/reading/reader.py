@@ -60,7 +60,7 @@ class MarkReader(PieceReader):
     @property
     def thinking(self) -> bool:
         """Whether the position is inside a thought."""
-        return self._thought is not None
+        return self._thought is not None and not self._marks.raw
 
     def _step(self, *, final: bool, cut: bool) -> bool:
         step = self._content if self._thought is None else self._think
@@ -77,7 +77,7 @@ class MarkReader(PieceReader):
         if self._fresh:
             self._drop_blanks()
             if begin and self._text.startswith(begin):  # the prompt ended with it too
-                self._take(len(begin))
+                self._pass(len(begin))
                 return True
             if begin and not final and may_begin(self._text, 0, begin):
                 return False
@@ -118,7 +118,7 @@ class MarkReader(PieceReader):
                 return True
             if not final:
                 return False
-        self._take(len(close))
+        self._pass(len(close))
         self._begin_content()
         return True
 
@@ -141,10 +141,11 @@ class MarkReader(PieceReader):
         if closed >= 0 and rest and not ended:
             self._emit(ThoughtPiece, closed)
             return True
+        self._take(at)
         if closed >= 0:
-            self._out.append(ThoughtPiece(self._text[at:closed]))
+            self._emit(ThoughtPiece, closed - at)
+            self._pass(len(close))
         self._out += calls
-        self._take(at if closed < 0 else closed + len(close))
         self._begin_content(called=True)
         return True
 
@@ -224,14 +225,15 @@ class MarkReader(PieceReader):
                 return False
         for pair in marks.thoughts:
             if text.startswith(pair[0]) and pair[0]:
-                self._take(len(pair[0]))
+                self._pass(len(pair[0]))
                 self._thought, self._fresh, self._inner = pair, True, []
-                self._out.append(ThoughtPiece(""))
+                if not self._marks.raw:
+                    self._out.append(ThoughtPiece(""))
                 return True
         dropped = [*marks.content, *marks.fillers, *(close for _, close in marks.thoughts)]
         for mark in dropped:
             if mark and text.startswith(mark):
-                self._take(len(mark))
+                self._pass(len(mark))
                 return True
         starts = [*dropped, *(begin for begin, _ in marks.thoughts)]
         if not final and any(may_begin(text, 0, mark) for mark in starts):
@@ -355,7 +357,7 @@ class MarkReader(PieceReader):
         if not text:
             return
         self._take(n)
-        self._out.append(kind(text))
+        self._out.append((ContentPiece if self._marks.raw else kind)(text))
         *lines, line = (self._line + text).split("\n")
         for whole in lines:
             self._fence = _fence_after(whole[-_LONGEST_LINE:], self._fence)
@@ -367,10 +369,15 @@ class MarkReader(PieceReader):
         """Pass white space at the beginning of a part to the trimmer."""
         blanks = skip_blanks(self._text, 0)
         if blanks:
-            self._out.append(
-                (ContentPiece if self._thought is None else ThoughtPiece)(self._text[:blanks])
-            )
+            kind = ThoughtPiece if self._thought and not self._marks.raw else ContentPiece
+            self._out.append(kind(self._text[:blanks]))
             self._take(blanks)
+
+    def _pass(self, n: int) -> None:
+        """Pass over a mark of a thought, which is content if marks stay there."""
+        if self._marks.raw:
+            self._out.append(ContentPiece(self._text[:n]))
+        self._take(n)
 
     def _take(self, n: int) -> None:
         self._text = self._text[n:]
@@ -378,7 +385,8 @@ class MarkReader(PieceReader):
     def _begin_content(self, *, called: bool = False) -> None:
         self._thought, self._fresh, self._called, self._inner = None, True, called, []
         self._line = self._fence = ""
-        self._out.append(ContentPiece(""))
+        if called or not self._marks.raw:
+            self._out.append(ContentPiece(""))
 
 
 def _inline_code(line: str) -> list[str]:
