@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from localspec.chat.dialects import Dialect
 from localspec.chat.events import Origin, RoundText, Span, joined
 from localspec.chat.session.answer import AnswerText, Detokeniser, StopFilter
 from localspec.engine.record.stats import FinishReason, Round
@@ -122,6 +123,37 @@ def test_stops_do_not_depend_on_how_text_is_cut(
     whole = stopped([text], stops)[:2]
     assert stopped(list(text), stops)[:2] == whole
     assert stopped([text[:cut], text[cut:]], stops)[:2] == whole
+
+
+@pytest.mark.parametrize(
+    ("opening", "text", "released", "hit"),
+    [
+        ("", "<think>a\n\nb</think>Yes", "<think>a\n\nb</think>Yes", ""),
+        ("", "<think>a</think>\n\nYes\n\nNo", "<think>a</think>\n\nYes", "\n\n"),
+        ("<think>", "a\n\nb\n</think>\n\nYes\n\nNo", "a\n\nb\n</think>\n\nYes", "\n\n"),
+        ("<think>", "a\n\nb<|end|>c", "a\n\nb", "<|end|>"),
+        ("<think>", "a\n\n", "a\n\n", ""),
+        ("", "a\n\n<think>b", "a", "\n\n"),
+        ("", "\n\na", "", "\n\n"),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 2, 5, 100])
+def test_a_clients_stop_strings_count_outside_of_thoughts(
+    opening: str, text: str, released: str, hit: str, size: int
+) -> None:
+    pieces = [text[i : i + size].encode() for i in range(0, len(text), size)]
+    reader = Dialect().reader((), prompt=opening)
+    said = AnswerText(pieces.__getitem__, ["<|end|>"], own_stops=["\n\n"], reader=reader)
+    ids = tuple(range(len(pieces)))
+    said.add(Round(ids, 0, 0, 0, 0.0, 0.0, 0.0, finish=FinishReason.STOP))
+    assert (said.text, said.stopped_by) == (released, hit)
+
+
+def test_where_thoughts_stay_in_the_answer_stop_strings_count_within_them() -> None:
+    reader = Dialect().raw().reader((), prompt="<think>")
+    said = AnswerText(lambda _: b"a\n\nb</think>Yes", (), own_stops=["\n\n"], reader=reader)
+    said.add(one_round("x"))
+    assert (said.text, said.stopped_by) == ("a", "\n\n")
 
 
 def one_round(tokens: str, accepted: int = 0, finish: FinishReason | None = None) -> Round:

@@ -6,16 +6,19 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.chat.conversation import Role
+from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects import AnswerReading, ContentPiece, Dialect, ThoughtPiece
 from localspec.chat.dialects.shapes import AnswerMarks, ThinkingOptions
-from localspec.chat.events import RoundText
+from localspec.chat.events import RoundText, TurnEnd
 from localspec.chat.prompt.tool_prompt import ToolPrompt
+from localspec.chat.session.completions import Completions
+from localspec.chat.settings import AnswerRequest
 from localspec.engine.cancel import Cancel
 from localspec.ui.commands.command_table import COMMANDS
 from localspec.ui.screens.help import WORDS
@@ -120,6 +123,25 @@ def test_an_answer_that_begins_inside_a_thought_is_kept_with_its_mark(
     apart = AnswerReading("why", "It is blue.")
     whole = AnswerReading(None, text)
     assert session.dialect.said(text) == (apart if reasoning_format == "auto" else whole)
+
+
+@pytest.mark.parametrize("served", [False, True])
+def test_a_stop_text_within_a_thought_ends_no_answer(
+    served: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = [*rounds_of(b"why\n\nnot</think>\n\nIt is blue.\n\nOr red."), ended()]
+    model: Any = FakeModel(chat_template=OPENS)
+    model.watch, model.n_vocab = Mock(), 256
+    monkeypatch.setattr(Completions, "_restored", Mock(return_value=0))
+    session, _ = fake_session(answer, model=model)
+    session.settings = replace(session.settings, stop=("\n\n",))
+    asked = AnswerRequest(session.settings, (Message(Role.USER, "hi"),))
+    events = (
+        Completions(session).answer(asked, Cancel()) if served else session.turn("hi", Cancel())
+    )
+    *_, end = events
+    assert isinstance(end, TurnEnd)
+    assert end.text.removeprefix("<think>") == "why\n\nnot</think>\n\nIt is blue."
 
 
 def test_earlier_answers_are_read_as_they_were_written() -> None:

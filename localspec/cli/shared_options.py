@@ -250,7 +250,7 @@ _ANSWER: tuple[Option, ...] = (
     option(
         "--stop",
         types.plain_text,
-        "End the answer where this text begins; may be repeated.",
+        "End the answer where this text begins, but not within a thought; may be repeated.",
         "TEXT",
         multiple=True,
     ),

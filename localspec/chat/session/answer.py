@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 
+from localspec.chat.dialects import AnswerReader
 from localspec.chat.dialects.marks import overlap
 from localspec.chat.events import MODELS, Origin, RoundText, Span, joined
 from localspec.chat.session.repetition import Repetition
@@ -26,11 +28,13 @@ class AnswerText:
 
     Args:
         piece: returns the bytes of a token.
-        stops: the stop strings.
+        stops: the stop strings of the model, which end the answer anywhere.
         drafters: the names of draft models and heads, in the order in which they were named.
         begins: the mark of a thought that the prompt has opened; the text begins with it, so that
             it can be parsed without the prompt.
         repetition: ends an answer that only repeats itself; None lets it go on.
+        own_stops: the stop strings of whoever asks, which thoughts may have.
+        reader: finds the thoughts; None if nothing is one.
 
     Attributes:
         tokens: the ids generated, up to and including the one that completed a stop string.
@@ -45,6 +49,8 @@ class AnswerText:
         *,
         begins: str = "",
         repetition: Repetition | None = None,
+        own_stops: Sequence[str] = (),
+        reader: AnswerReader | None = None,
     ) -> None:
         self._piece = piece
         self._repetition = repetition
@@ -52,7 +58,8 @@ class AnswerText:
         self._origins = {name: MODELS[min(i, len(MODELS) - 1)] for i, name in enumerate(drafters)}
         self._origins[LOOKUP] = Origin.LOOKUP
         self._text = Detokeniser()
-        self._stops = StopFilter(stops)
+        self._stops = StopFilter(stops, own_stops)
+        self._thoughts = Thoughts(reader) if reader is not None and own_stops else None
         self.tokens: list[int] = []
         self.kind = TextKind()
         self._released: list[Span] = []
@@ -84,7 +91,8 @@ class AnswerText:
         """
         released: list[Span] = []
         for i, token in enumerate(done.tokens):
-            released += self._stops.feed(self._text.feed(self._piece(token), self._origin(done, i)))
+            for spans, thought in self._divided(self._piece(token), self._origin(done, i)):
+                released += self._stops.feed(spans, thought=thought)
             if (ending := self._ending(token)) is not None:
                 done = replace(done, tokens=done.tokens[: i + 1], finish=ending)
                 break
@@ -99,6 +107,16 @@ class AnswerText:
         for span in spans:
             self.kind.feed(span.text)
         return RoundText(spans, done)
+
+    def _divided(self, piece: bytes, origin: Origin) -> Iterator[tuple[tuple[Span, ...], bool]]:
+        """The text that a token completes, in parts that belong to a thought, or do not."""
+        spans = self._text.feed(piece, origin)
+        if self._thoughts is None:
+            yield spans, False
+            return
+        for span in spans:
+            for thought, part in groupby(span.text, self._thoughts.include):
+                yield (Span("".join(part), span.origin),), thought
 
     def _ending(self, token: int) -> FinishReason | None:
         """Why the answer ends with this token (a stop string, a repetition); None if it goes on."""
@@ -153,6 +171,28 @@ def _joint(begun: Origin | None, origin: Origin) -> Origin:
     return origin if begun in (None, origin) else Origin.TARGET
 
 
+class Thoughts:
+    """Tells which characters of an answer belong to a thought.
+
+    Its marks belong to it, and the white space that follows it, which is only layout.
+
+    Args:
+        reader: of the answer.
+    """
+
+    def __init__(self, reader: AnswerReader) -> None:
+        self._reader = reader
+        self._just = False  # only white space has come since the last thought
+
+    def include(self, char: str) -> bool:
+        """Whether a thought has the next character."""
+        before = self._reader.thinking
+        for _ in self._reader.feed(char):
+            pass
+        self._just = before or self._reader.thinking or (self._just and char.isspace())
+        return self._just
+
+
 class StopFilter:
     """Passes text through until a stop string is complete.
 
@@ -161,25 +201,33 @@ class StopFilter:
 
     Args:
         stops: the stop strings; empty ones are ignored.
+        own: further ones, which thoughts may have.
     """
 
-    def __init__(self, stops: Iterable[str]) -> None:
-        self._stops = tuple(dict.fromkeys(stop for stop in stops if stop))
+    def __init__(self, stops: Iterable[str], own: Iterable[str] = ()) -> None:
+        self._in_thoughts = tuple(dict.fromkeys(stop for stop in stops if stop))
+        self._stops = tuple(dict.fromkeys((*self._in_thoughts, *filter(None, own))))
         self._held: tuple[Span, ...] = ()
         self.hit: str | None = None
 
-    def feed(self, spans: tuple[Span, ...]) -> tuple[Span, ...]:
-        """Add text; return what may be shown. After a `hit`, nothing is returned."""
+    def feed(self, spans: tuple[Span, ...], *, thought: bool = False) -> tuple[Span, ...]:
+        """Add text; return what may be shown. After a `hit`, nothing is returned.
+
+        Args:
+            spans: the text.
+            thought: it belongs to a thought.
+        """
         if self.hit is not None:
             return ()
+        stops = self._in_thoughts if thought else self._stops
         if not self._stops:
             return spans
         pending = joined(self._held + spans)
         text = "".join(span.text for span in pending)
-        if found := [(at + len(s), at, s) for s in self._stops if (at := text.find(s)) >= 0]:
+        if found := [(at + len(s), at, s) for s in stops if (at := text.find(s)) >= 0]:
             _, end, self.hit = min(found)
         else:
-            end = len(text) - max(overlap(text, stop) for stop in self._stops)
+            end = len(text) - max((overlap(text, stop) for stop in stops), default=0)
         released, self._held = _split(pending, end)
         return released
 

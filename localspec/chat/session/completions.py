@@ -72,7 +72,6 @@ class Completions:
         known, noticed = KnownIds(template), len(template.notices)
         check_bias(asked.settings, target.model.n_vocab)
         self._check_drafters(asked.drafters or ())
-        stops = asked.settings.stop
         if not asked.count_only:
             self._check_grammar(asked.settings.grammar)
         if asked.messages:
@@ -81,15 +80,14 @@ class Completions:
             if asked.count_only:  # nothing is learnt for a later turn
                 yield PromptMade(len(self._nearest(text).following(text)), target.n_ctx, opening)
                 return
-            (known, prompt), stops = self._recalled(text), (*stops, *template.stops)
+            known, prompt = self._recalled(text)
             texts = [self._quoted.past(asked.messages)] if self._may_quote(asked) else []
         else:
             (prompt, texts), opening = self._plain(asked), ""
         if len(prompt) > target.n_ctx:
             yield PromptMade(len(prompt), target.n_ctx, opening)
             return
-        piece = template.piece if asked.messages else target.model.piece
-        answer = AnswerText(piece, stops)
+        answer = self._text(asked, opening)
         turn = session.complete(
             prompt,
             asked.settings,
@@ -110,7 +108,7 @@ class Completions:
             begun = asked.messages[-1].content if asked.continues else opening
             self._last = asked, begun + answer.text, known
             if asked.messages:
-                known.answered(answer.tokens, piece, answer.written)
+                known.answered(answer.tokens, template.piece, answer.written)
 
     def _following(self) -> Sequence[int] | None:
         """The ids with which the next prompt of the last conversation begins.
@@ -140,6 +138,15 @@ class Completions:
         looks_up = asked.drafters is None or LOOKUP in asked.drafters
         told = bool(asked.messages and asked.settings.grammar)
         return self._session.pair.lookup and looks_up and told
+
+    def _text(self, asked: AnswerRequest, opening: str) -> AnswerText:
+        """What makes the answer's text of its tokens."""
+        session, template = self._session, self._session.template
+        if not asked.messages:
+            return AnswerText(session.pair.target.model.piece, asked.settings.stop)
+        reader = session.dialect.reader((), prompt=opening)
+        own = asked.settings.stop
+        return AnswerText(template.piece, template.stops, own_stops=own, reader=reader)
 
     def _awaited(self, opening: str, after: str) -> list[str]:
         """The texts after which the grammar applies, in order.

@@ -145,11 +145,7 @@ class Turns:
         yield from map(Noticed, self._template.notices[known:])
         if self._prompt.window.left_out > left_out:
             yield TurnsLeftOut(self._prompt.window.left_out)
-        piece, opened = self._template.piece, self._prompt.dialect(settings).opening
-        stops = (*settings.stop, *self._template.stops)
-        cycle = Repetition() if settings.repeat_stop else None
-        drafters = tuple(self._writer.pair.drafts)
-        answer = AnswerText(piece, stops, drafters, begins=opened, repetition=cycle)
+        answer, opened = self._text(settings)
         stats = self._writer.begin(answer, settings.lenience)
         before, self.messages[:] = list(self.messages), asked
         self.last = reason = None
@@ -167,7 +163,7 @@ class Turns:
             reason = FinishReason.CANCELLED
             raise
         finally:
-            self._prompt.known_ids.answered(answer.tokens, piece, answer.written)
+            self._prompt.known_ids.answered(answer.tokens, self._template.piece, answer.written)
             again = len(asked) <= len(before)
             stopped = reason is FinishReason.CANCELLED
             if not answer.text and (reason is None or (again and stopped)):
@@ -178,3 +174,17 @@ class Turns:
             if reason is not None:
                 self.last = ended = TurnEnd(answer.text, reason, stats, answer.stopped_by)
         yield ended
+
+    def _text(self, settings: ChatSettings) -> tuple[AnswerText, str]:
+        """What makes the answer's text of its tokens, and the mark that the prompt ends with."""
+        dialect = self._prompt.dialect(settings)
+        answer = AnswerText(
+            self._template.piece,
+            self._template.stops,
+            tuple(self._writer.pair.drafts),
+            begins=dialect.opening,
+            repetition=Repetition() if settings.repeat_stop else None,
+            own_stops=settings.stop,
+            reader=dialect.reader((), prompt=dialect.opening),
+        )
+        return answer, dialect.opening
