@@ -1106,6 +1106,31 @@ async def test_the_rules_hold_at_every_address() -> None:
             assert start["status"] == status, (method, path, headers)
 
 
+@pytest.mark.parametrize("private", [False, True])
+async def test_an_allowed_page_asks_before_it_sends_and_reads_the_headers(private: bool) -> None:
+    """Chromium asks for machines of a private network with one header more."""
+    engine: Any = ScriptedEngine()
+    engine.latest = SimpleNamespace(pair_name="toy", target_name="t", draft_name="")
+    rules = AccessRules(origins=("https://page.example",))
+    request_queue = RequestQueue(engine, EndpointCounters(), most=4, limit_s=60)
+    app = Endpoint(request_queue, rules, EndpointCounters()).app()
+    origin = {"origin": "https://page.example"}
+    asks = {"access_control_request_method": "POST"}
+    if private:
+        asks["access_control_request_private_network"] = "true"
+    start, *_ = [one async for one in sent(app, "OPTIONS", "/v1/models", {}, **origin, **asks)]
+    assert start["status"] == 200
+    allows = (b"access-control-allow-private-network", b"true") in start["headers"]
+    assert allows is private
+    start, *_ = [one async for one in sent(app, "GET", "/v1/models", {}, **origin)]
+    assert start["status"] == 200
+    exposed = dict(start["headers"])[b"access-control-expose-headers"]
+    assert exposed == b"x-localspec-model, Retry-After"
+    evil = {"origin": "https://evil.example"}
+    start, *_ = [one async for one in sent(app, "OPTIONS", "/v1/models", {}, **evil, **asks)]
+    assert start["status"] == 400
+
+
 SLOW = """
 import sys
 from localspec.serve import access, answering, http_server

@@ -103,6 +103,8 @@ class Endpoint:
             allow_origins=self._rules.origins,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],  # clients send their own headers
+            allow_private_network=True,  # Chromium asks for it; the origin is allowed already
+            expose_headers=[_ANSWERED_BY, "Retry-After"],
         )
         handlers: Any = {404: self._lost, 405: self._lost}
         middleware = [cors] if self._rules.origins else []
