@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -508,6 +508,21 @@ def test_another_address_needs_a_key() -> None:
     done = run("serve", "toy", "--host", "0.0.0.0", "--port", "0")
     assert done.code == 2
     assert "--api-key-file" in done.err
+
+
+def test_a_refused_request_that_goes_on_wrongly_leaves_no_trace(served: Serving) -> None:
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: evil.example\r\n"
+    with socket.create_connection(("127.0.0.1", served.port), timeout=10) as sock:
+        sock.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n")
+        data = b""
+        while b'"forbidden"' not in data:
+            data += sock.recv(65536)
+        sock.sendall(b"zz\r\n")
+        with suppress(ConnectionError):
+            while sock.recv(65536):
+                pass
+    assert served.ask("/health")[0] == 200
+    assert b"Traceback" not in served.log()
 
 
 @pytest.mark.slow

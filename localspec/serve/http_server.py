@@ -10,6 +10,7 @@ from contextlib import suppress
 from types import FrameType
 
 import uvicorn
+from h11 import LocalProtocolError
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from localspec.errors import UsageError
@@ -43,8 +44,12 @@ class PatientProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Stop the timer once a request is complete, else keep it running."""
-        super().data_received(data)
-        self._wait()
+        try:
+            super().data_received(data)
+        except LocalProtocolError:  # a refused request went on wrongly: uvicorn refuses it again
+            self.transport.abort()
+        else:
+            self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop all timers."""
