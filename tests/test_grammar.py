@@ -132,7 +132,7 @@ def test_asking_about_the_most_probable_first_changes_nothing(
 def test_logits_that_a_mask_would_hide_are_refused_all_the_same() -> None:
     logits = np.zeros(50, np.float32)
     logits[7] = np.nan
-    with pytest.raises(SamplingError, match="nan"):
+    with pytest.raises(EngineError, match="nan"):
         Sampler(SamplingParams()).row(logits, [], Multiples(7))
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from localspec.engine.round import sampling
 from localspec.engine.round.sampling import Dist, Sampler, SamplingParams
-from localspec.errors import SamplingError
+from localspec.errors import EngineError, SamplingError
 
 PLAIN = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 
@@ -92,7 +92,7 @@ def test_defaults_are_those_of_llama_cpp() -> None:
 def test_impossible_logits_are_refused(params: SamplingParams, where: int, bad: float) -> None:
     x = np.random.default_rng(1).normal(size=max(4096, where + 1)).astype(np.float32)
     x[where] = bad
-    with pytest.raises(SamplingError, match=r"nan|inf"):
+    with pytest.raises(EngineError, match=r"nan|inf"):
         Sampler(params).row(x, [])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import signal
 import socket
 import subprocess
@@ -53,7 +54,8 @@ from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.llama.grammar import LlamaGrammar
 from localspec.engine.record.stats import FinishReason, GenerationStats, Prefill, Round
 from localspec.engine.round.generate import Engine
-from localspec.errors import EngineError, SchemaError, UsageError, installs_extra
+from localspec.engine.round.sampling import check_largest
+from localspec.errors import EngineError, LocalspecError, SchemaError, UsageError, installs_extra
 from localspec.process import messages as m
 from localspec.serve import answering
 from localspec.serve.access import AccessRules, digest
@@ -349,6 +351,10 @@ async def test_an_engine_whose_process_does_not_end_is_tried_again_too() -> None
 def test_whose_fault_an_error_is() -> None:
     assert refusal_of(UsageError("wrong", "")).status == 400
     assert refusal_of(EngineError("llama.cpp failed to decode", "")).status == 500
+    for largest, status in ((math.nan, 500), (math.inf, 500), (-math.inf, 400)):
+        with pytest.raises(LocalspecError) as caught:
+            check_largest(largest)
+        assert refusal_of(caught.value).status == status
 
 
 async def test_who_stops_reading_is_left_and_who_goes_on_is_not(

@@ -98,7 +98,7 @@ def argmax_proposer(logits: Logits, _tokens: Sequence[int], _drafted: Sequence[i
     """Propose the most probable token; one pass over the logits finds it and its confidence.
 
     Raises:
-        SamplingError: the logits are not a distribution.
+        EngineError, SamplingError: as `check_largest`.
     """
     maxima = _column_maxima(logits)
     column, width = int(maxima.argmax()), len(maxima)

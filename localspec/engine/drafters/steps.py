@@ -14,7 +14,7 @@ from localspec.engine.length.stopping import Plan
 from localspec.engine.llama import Context
 from localspec.engine.round.sampling import Dist, Logits
 from localspec.engine.round.verify import Draft
-from localspec.errors import SamplingError
+from localspec.errors import EngineError, SamplingError
 from localspec.limits import MAX_GAMMA
 
 EXCERPT_TOKENS = 32
@@ -187,7 +187,7 @@ def write(
     while True:
         try:
             view = view_of(logits, drafted)
-        except SamplingError:  # no distribution, or none over ids that the target has
+        except (SamplingError, EngineError):  # none, or none over ids that the target has
             break
         confidence = view.confidence() if plan.learns else 0.0
         views.append(view)

@@ -20,7 +20,7 @@ import numpy as np
 from localspec.engine.grammars.constraint import Constraint, Course
 from localspec.engine.record.stats import TokenLogprob
 from localspec.engine.round.params import SamplingParams
-from localspec.errors import SamplingError
+from localspec.errors import EngineError, SamplingError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -103,7 +103,8 @@ class Sampler:
             constraint: what may come next, in its state after `history`.
 
         Raises:
-            SamplingError: NaN or plus infinity among the logits, or no token left.
+            EngineError: NaN or plus infinity among the logits.
+            SamplingError: no token is left.
         """
         x = self._adjusted(logits, history)
         if constraint is not None:
@@ -287,7 +288,7 @@ def _most_probable(x: Logits) -> int:
     """The index of the largest value of x (n,); argmax finds a NaN first.
 
     Raises:
-        SamplingError: the logits are not a distribution.
+        EngineError, SamplingError: as `check_largest`.
     """
     best = int(x.argmax())
     check_largest(float(x[best]))
@@ -295,14 +296,19 @@ def _most_probable(x: Logits) -> int:
 
 
 def check_largest(largest: float) -> None:
-    """Raise SamplingError if the largest logit is not finite, so that there is no distribution."""
+    """Refuse logits whose largest is not finite, so that there is no distribution.
+
+    Raises:
+        EngineError: it is NaN or plus infinity: a damaged file, or a driver.
+        SamplingError: no token is left.
+    """
     if math.isfinite(largest):
         return
     if largest == -math.inf:
         raise SamplingError(
             "no token is left to choose from", "Loosen the grammar or the logit bias."
         )
-    raise SamplingError(f"the model's logits contain {largest}", "Check the model file.")
+    raise EngineError(f"the model's logits contain {largest}", "Check the model file.")
 
 
 def _penalised(x: Logits, count: Logits, p: SamplingParams) -> Logits:
@@ -328,7 +334,7 @@ def _largest(x: Logits, k: int, alone: np.float32 | None = None) -> Ids:
     it. Fewer than k may be found if some values are minus infinity.
 
     Raises:
-        SamplingError: the logits are not a distribution.
+        EngineError, SamplingError: as `check_largest`.
     """
     n = len(x)
     if k >= n:
