@@ -45,7 +45,7 @@ from localspec.chat.prompt.call_notation import BEGIN, END, PLAIN
 from localspec.chat.session.completions import Completions
 from localspec.chat.settings import AnswerRequest, ChatSettings
 from localspec.chat.states.cached_prefixes import CachedPrefixes
-from localspec.cli.answers.serve import _keys, _rules
+from localspec.cli.answers.serve import _keys, _rules, _welcome
 from localspec.engine.cancel import Cancel
 from localspec.engine.grammars import guidance, lark
 from localspec.engine.grammars.constraint import Awaited
@@ -1057,6 +1057,28 @@ def test_names_and_origins_are_allowed_however_they_are_written(
     rules.check(asking(host="foo.lan:8080", origin=sent))
     with pytest.raises(Refusal):
         rules.check(asking(host="foo.lan.evil", origin=sent))
+
+
+@pytest.mark.parametrize("host", [{}, {"host": ""}, {"host": "a/b"}])
+def test_an_option_is_named_only_for_a_host_that_it_can_allow(host: dict[str, str]) -> None:
+    for headers, named in ((host, False), ({"host": "foo.lan"}, True)):
+        with pytest.raises(Refusal) as refusal:
+            AccessRules().check(asking(**headers))
+        assert refusal.value.status == 403
+        assert ("--allow-host" in refusal.value.message) is named
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"),
+    [("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("fe80::1", "[fe80::1]"), ("10.0.0.2", "10.0.0.2")],
+)
+def test_the_address_that_is_printed_can_be_connected_to(
+    host: str, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Windows connects to no unspecified address."""
+    sock = Mock(getsockname=lambda: (host, 8080))
+    _welcome(Mock(latest=None), sock, Mock())
+    assert f"http://{shown}:8080/v1 " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

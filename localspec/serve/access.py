@@ -48,7 +48,9 @@ class AccessRules:
                 a body that is much too large.
         """
         name = host_name(request.headers.get("host", ""))
-        if not name or (name not in self.hosts and not _is_address(name)):
+        if not name:
+            raise _forbidden("the request has no Host header that names this machine")
+        if name not in self.hosts and not _is_address(name):
             raise _forbidden("the Host header names another machine", "--allow-host")
         origin = request.headers.get("origin")
         if origin is not None and not {origin, "*"} & {*self.origins}:
@@ -138,8 +140,10 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def _forbidden(message: str, option: str) -> Refusal:
-    return Refusal(403, f"{message}; {option} allows it", kind="permission_error", code="forbidden")
+def _forbidden(message: str, option: str = "") -> Refusal:
+    """The refusal of what no option allows, or `option` does."""
+    said = f"{message}; {option} allows it" if option else message
+    return Refusal(403, said, kind="permission_error", code="forbidden")
 
 
 def refused(refusal: Refusal, document: object, status: int) -> Response:

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -233,6 +234,8 @@ def _welcome(engine: EngineClient, sock: socket.socket, line: ProgressLine) -> N
     """Print the address, and the notices from loading."""
     line.clear()
     host, port = sock.getsockname()[:2]
+    if ip_address(host).is_unspecified:  # Windows connects to none
+        host = "::1" if ":" in host else "127.0.0.1"
     shown = f"[{host}]" if ":" in host else host
     info = engine.latest
     if info is not None:
