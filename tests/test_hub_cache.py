@@ -93,8 +93,9 @@ def test_a_reference_in_another_case_means_the_same_files_on_a_disk_that_ignores
         ignoring.setattr(Path, "is_dir", lambda _: True)
         assert hub_cache.repo_folder(repo.name.lower()) == own
     other = own.with_name(own.name.lower())
-    other.mkdir()  # as where case counts
-    assert hub_cache.repo_folder(repo.name.lower()) == other
+    if not other.exists():  # case counts
+        other.mkdir()
+        assert hub_cache.repo_folder(repo.name.lower()) == other
     assert hub_cache.repo_folder(repo.name) == own
 
 

@@ -58,7 +58,7 @@ def test_weights_that_stay_on_disk_are_mapped_whatever_the_devices_support(
         return real(path, params)
 
     monkeypatch.setattr(lib, "llama_model_load_from_file", load)
-    with Model.load(toy_target, **how) as model:  # type: ignore[arg-type]
+    with Model.load(toy_target, devices=(), **how) as model:  # type: ignore[arg-type]
         assert modes == [mode]
         assert model.mapped is how.get("mmap", True)
 

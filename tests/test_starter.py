@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -306,8 +307,11 @@ def test_windows_converts_in_a_folder_with_any_letters(
     monkeypatch.setenv("LOCALSPEC_CACHE", str(places / "ü"))
     monkeypatch.setenv("PUBLIC", str(places))
 
+    (places / f"{2**22 + 1}{starter_form._ASIDE}of-a-killed-start").mkdir()
+
     def quantise(source: bytes, out: bytes, _params: object) -> int:
         if out.isascii():
+            assert f"{os.getpid()}{starter_form._ASIDE}" in out.decode()
             shutil.copyfile(source, out)
         return int(not out.isascii())
 

@@ -489,18 +489,24 @@ def test_a_command_begins_again_where_the_locale_reads_its_words_wrongly(
 
 
 @pytest.mark.parametrize(
-    ("system", "asked", "written"),
+    ("system", "how", "written"),
     [
-        ("linux", {}, "a ? ё\n".encode("cp1251")),
-        ("win32", {}, "a × ё\n".encode()),
-        ("win32", {"PYTHONIOENCODING": "cp1251"}, "a ? ё\n".encode("cp1251")),
+        ("linux", ({}, "file"), "a ? ё\n".encode("cp1251")),
+        ("win32", ({}, "file"), "a × ё\n".encode()),
+        ("win32", ({}, "pipe"), "a ? ё\n".encode("cp1251")),
+        ("win32", ({"PYTHONIOENCODING": "cp1251"}, "file"), "a ? ё\n".encode("cp1251")),
     ],
 )
 def test_output_takes_letters_that_its_encoding_lacks(
-    monkeypatch: pytest.MonkeyPatch, system: str, asked: dict[str, str], written: bytes
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    system: str,
+    how: tuple[dict[str, str], str],
+    written: bytes,
 ) -> None:
-    raw = io.BytesIO()
-    out = io.TextIOWrapper(raw, "cp1251", write_through=True, newline="")
+    (asked, to), (reading, writing) = how, os.pipe()
+    raw = io.FileIO(tmp_path / "out", "w") if to == "file" else io.FileIO(writing, "w")
+    out = io.TextIOWrapper(io.BufferedWriter(raw), "cp1251", write_through=True, newline="")
     monkeypatch.setattr(sys, "stdout", out)
     seen = SimpleNamespace(platform=system, stdout=out, stderr=None)
     monkeypatch.setattr(standard_streams, "sys", seen)
@@ -509,7 +515,12 @@ def test_output_takes_letters_that_its_encoding_lacks(
     with pytest.raises(SystemExit) as left:
         subcommands.main()
     assert left.value.code == 0
-    assert raw.getvalue() == written
+    out.flush()
+    assert ((tmp_path / "out").read_bytes() if to == "file" else os.read(reading, 99)) == written
+    out.close()
+    os.close(reading)
+    if to == "file":
+        os.close(writing)
 
 
 # --- byte-order marks -------------------------------------------------------------------------

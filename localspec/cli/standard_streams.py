@@ -87,18 +87,25 @@ def read_prompt() -> str:
 def refuse_nothing() -> None:
     """Make standard output and error take every character.
 
-    On Windows files and pipes have the encoding of older programs, which lacks most letters: they
-    get UTF-8, unless ``PYTHONIOENCODING`` asks for another. Elsewhere what an encoding lacks is
-    replaced.
+    On Windows files have the encoding of older programs, which lacks most letters: they get UTF-8,
+    unless ``PYTHONIOENCODING`` asks for another. Elsewhere what an encoding lacks is replaced; the
+    programs at the other end of a pipe expect that encoding.
     """
     for stream in (sys.stdout, sys.stderr):
         if not isinstance(stream, io.TextIOWrapper):  # missing, or another program's
             continue
         asked = "PYTHONIOENCODING" in os.environ
-        if sys.platform == "win32" and not asked and not stream.isatty():
+        if sys.platform == "win32" and not asked and _is_file(stream):
             stream.reconfigure(encoding="utf-8")
         if stream.errors == "strict":
             stream.reconfigure(errors="replace")
+
+
+def _is_file(stream: io.TextIOWrapper) -> bool:
+    try:
+        return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+    except OSError:  # it is closed, or has no descriptor
+        return False
 
 
 def takes_all() -> bool:

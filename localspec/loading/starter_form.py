@@ -94,6 +94,7 @@ def _convert(source: Path, copy: Path) -> int:
     """
     private.make_folder(copy.parent)
     _sweep(copy.parent)
+    _sweep(Path(os.environ.get("PUBLIC", copy.parent)))  # Windows: where `requantise` may write
     # llama.cpp gives no reason when the disk is full. Q8_0 takes less than twice the size of Q4_1.
     if shutil.disk_usage(copy.parent).free < 2 * source.stat().st_size:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -56,7 +56,8 @@ def _writable(out: Path) -> Iterator[Path]:
     elif str(short := _short(out.parent) / out.name).isascii():
         yield short
     else:
-        with tempfile.TemporaryDirectory(dir=os.environ.get("PUBLIC")) as aside:
+        prefix = out.parent.name  # by which whoever sweeps knows its own
+        with tempfile.TemporaryDirectory(prefix=prefix, dir=os.environ.get("PUBLIC")) as aside:
             written = Path(aside) / out.name
             yield written
             shutil.move(written, out)

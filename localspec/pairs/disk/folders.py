@@ -86,8 +86,8 @@ def real(path: Path) -> Path:
 
 def same(one: Path, other: Path) -> bool:
     """Whether two paths lead to one file, also by names in another case on disks that ignore it."""
-    try:
-        return one.samefile(other)
+    try:  # some drives of Windows number no files
+        return real(one) == real(other) or (one.stat().st_ino != 0 and one.samefile(other))
     except (OSError, ValueError):  # it is missing, or no path
         return False
 

@@ -369,7 +369,7 @@ def machine_lines(use: MemoryUse | None, width: int) -> list[Content]:
     bars += [
         (one_line(one.label or one.name, 8), [(one.total - one.free, "▒"), (one.free, "─")])
         for one in use.devices
-        if not one.integrated
+        if one.has_own
     ]
     lines = []
     for label, parts in bars:

@@ -136,17 +136,18 @@ def devices() -> tuple[DeviceMemory, ...]:
         integrated = library.dev_type(handle) == _INTEGRATED_GPU
         shares = (integrated or sys.platform == "darwin") and not name.startswith(RPC)
         description = _said(library.dev_description(handle))
-        sizes = in_bounds(free.value, total.value), total.value
+        sizes = unwrapped(free.value), total.value
         found.append(DeviceMemory(description, *sizes, shares, name, name in left_out))
     return tuple(found)
 
 
-def in_bounds(free: int, total: int) -> int:
-    """Free bytes of a device: none where it reports more than all.
+def unwrapped(free: int) -> int:
+    """Free bytes of a device: none where it reports a negative number, taken for a huge one.
 
-    Vulkan subtracts what is in use from what a program may use without a sign, and it may be more.
+    Vulkan subtracts what is in use from what a program may use, which may be less. (With CUDA's
+    unified memory more may truly be free than the card has: main memory counts, too.)
     """
-    return free if free <= total else 0
+    return 0 if free >> 63 else free
 
 
 def _left_out(known: Mapping[str, int]) -> set[str]:

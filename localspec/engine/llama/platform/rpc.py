@@ -28,7 +28,7 @@ from localspec.engine.llama.platform.hardware import (
     device_list,
     devices,
     ggml,
-    in_bounds,
+    unwrapped,
 )
 from localspec.errors import EngineError, UsageError
 from localspec.machine import available, resident
@@ -384,7 +384,7 @@ def _tell_memory(handle: int, most: int | None) -> Any:
     def tell(device: int, free: Any, whole: Any) -> None:
         own(device, free, whole)
         taken = resident() - begun if of_cpu else 0
-        left = in_bounds(free[0], whole[0])
+        left = unwrapped(free[0])
         left = min(left, available()) if shares else left
         free[0] = left if most is None else max(0, min(left, most - taken))
 
