@@ -311,7 +311,7 @@ def test_windows_converts_in_a_folder_with_any_letters(
 
     def quantise(source: bytes, out: bytes, _params: object) -> int:
         if out.isascii():
-            assert f"{os.getpid()}{starter_form._ASIDE}" in out.decode()
+            assert short or f"{os.getpid()}{starter_form._ASIDE}" in out.decode()
             shutil.copyfile(source, out)
         return int(not out.isascii())
 
