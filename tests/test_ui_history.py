@@ -847,6 +847,33 @@ async def test_an_edit_that_fails_leaves_everything_as_it_was() -> None:
         assert "▌ second" in chat.transcript()
 
 
+async def test_an_edit_that_fails_is_still_an_edit() -> None:
+    answers: list[str | Exception] = ["A1.", "A2.", EngineError("it broke"), "A3."]
+    async with chatting(answers=answers) as chat:
+        await chat.ask("first")
+        await chat.ask("second")
+        await chat.press(*"later", "f8", "f8", *"?", "enter")
+        await chat.until(lambda: "it broke" in chat.transcript() and chat.ready())
+        assert "editing an earlier message" in chat.status()
+        await chat.press("escape")
+        assert chat.app.prompt.text == "later"
+        await chat.press("f8", "f8", *"?", "enter")
+        await chat.until(lambda: "A3." in chat.transcript() and chat.ready())
+        assert [m.content for m in chat.session.messages] == ["first?", "A3."]
+
+
+async def test_an_edit_that_failed_can_be_sent_again() -> None:
+    answers: list[str | Exception] = ["A1.", "A2.", EngineError("it broke"), "A3."]
+    async with chatting(answers=answers) as chat:
+        await chat.ask("first")
+        await chat.ask("second")
+        await chat.press("f8", "f8", *"?", "enter")
+        await chat.until(lambda: "it broke" in chat.transcript() and chat.ready())
+        await chat.press("enter")
+        await chat.until(lambda: "A3." in chat.transcript() and chat.ready())
+        assert [m.content for m in chat.session.messages] == ["first?", "A3."]
+
+
 async def test_a_summary_takes_the_place_of_the_conversation_and_the_way_back_is_open() -> None:
     async with chatting(answers=["A1.", "In short: one.", "A2."]) as chat:
         await chat.ask("one")

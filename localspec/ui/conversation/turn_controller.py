@@ -302,30 +302,41 @@ class TurnController:
     def changed(self, error: Exception | None) -> None:
         """End a change, which the engine has made or refused."""
         then, self._then = self._then, None
+        if then is not None:  # a comparison changes nothing
+            self.edit(None)
         if error is not None:
             self.transcript.say_error(error)
         elif then is not None:
             then()
         self._notice = ""
-        if then is not None:  # a comparison changes nothing
-            self.edit(None)
         self.enter(EnginePhase.READY)
         self.dashboard.refresh()
 
-    def reopen(self, settings: ChatSettings | None = None, notice: str = "") -> None:
+    def reopen(
+        self,
+        settings: ChatSettings | None = None,
+        notice: str = "",
+        editing: str | None = None,
+    ) -> None:
         """Let the session know the path in force, then show it.
 
         Args:
             settings: those of the conversation; None to keep the current ones.
             notice: shown below the conversation.
+            editing: the node of the question that the input holds another version of.
         """
+
+        def opened() -> None:
+            self.show_conversation()
+            if editing in self.record.tree.nodes:
+                self.edit(editing)
+
         self._notice = notice
         if self.engine.alive:
             said = tuple(self.record.messages())
-            opened = OpenConversation(said, settings, self.record.stored_as)
-            self.change(opened, self.show_conversation)
+            self.change(OpenConversation(said, settings, self.record.stored_as), opened)
         else:
-            self.show_conversation()
+            opened()
 
     def show_conversation(self) -> None:
         """Show the path in force, as the record has it."""
@@ -435,7 +446,8 @@ class TurnController:
         if kept is None and (self._instead_of is not None or self._returning):
             # An edited question, or a tool, got no answer: the conversation stays as it was.
             self.prompt.put_back(self._asked)
-            self.reopen(notice=": ".join(in_words(error)) if error is not None else "")
+            notice = ": ".join(in_words(error)) if error is not None else ""
+            self.reopen(notice=notice, editing=self._instead_of)
         elif error is not None:
             self._failed(error, answer)
 
