@@ -1039,14 +1039,21 @@ async def test_a_conversation_chosen_during_an_answer_is_refused_and_what_waits_
         assert chat.session.messages[2].content == "second"
 
 
+_CODE = "```python\nx = 1\n```\n"
+_MARKDOWN = f"A **paragraph** with `code`.\n\n- a list\n- of two\n\n{_CODE}" * 3
+
+
 def long_conversation(archive: Path, messages: int) -> str:
+    return conversation_of(archive, [f"{n} {_MARKDOWN}" for n in range(messages)])
+
+
+def conversation_of(archive: Path, texts: Sequence[str]) -> str:
     store = Store(archive)
     record = ConversationRecord()
-    markdown = "A **paragraph** with `code`.\n\n- a list\n- of two\n\n```python\nx = 1\n```\n" * 3
     record.graft(
         [
-            Message(Role.ASSISTANT if n % 2 else Role.USER, f"{n} {markdown}", FinishReason.STOP)
-            for n in range(messages)
+            Message(Role.ASSISTANT if n % 2 else Role.USER, text, FinishReason.STOP)
+            for n, text in enumerate(texts)
         ],
         ChatSettings(),
     )
@@ -1135,6 +1142,38 @@ async def test_older_messages_are_added_where_they_are_scrolled_to(archive: Path
         await chat.press("enter")
         await chat.until(lambda: len(chat.session.messages) == 2 and chat.ready())
         assert "‹ 2/2 ›" in chat.transcript()
+
+
+@pytest.mark.parametrize("change", ["f11", "f3", "f4", "a click", "a resize"])
+async def test_a_reader_who_has_scrolled_up_keeps_the_place(archive: Path, change: str) -> None:
+    def answer(n: int) -> str:
+        thought = "I wonder. " * 90
+        return f"<think>{thought}</think>\n\n{_MARKDOWN}\nPlace {n}.\n\nA **word**.\n\n{_CODE}"
+
+    conversation = conversation_of(
+        archive, [answer(n) if n % 2 else f"question {n}" for n in range(120)]
+    )
+    async with chatting(archive=archive, resume=conversation) as chat:
+        transcript = chat.app.transcript
+        await chat.until(lambda: chat.app.library.restored and chat.ready())
+        assert transcript.find(chat.app.library.record.nodes()[0].id)
+        at = chat.transcript().split("\n").index("  Place 87.") + 1
+        transcript.scroll_to(y=at, animate=False, immediate=True)
+        await chat.settle()
+        assert "Place 87." in chat.screen().split("\n")[1]
+        if change == "a click":
+            await chat.until(lambda: "▸ thought" in chat.screen())
+            rows = chat.screen().split("\n")
+            y = next(y for y, row in enumerate(rows) if "▸ thought" in row)
+            await chat.pilot.click(offset=(rows[y].index("▸"), y))
+        elif change == "a resize":
+            await chat.pilot.resize_terminal(70, 30)
+        else:
+            await chat.press(change)
+        await chat.until(lambda: transcript._goes_on is None, "all laid out")
+        await chat.settle()
+        assert "Place 87." in "".join(chat.screen().split("\n")[1:3])
+        assert not transcript._following
 
 
 @pytest.mark.few(2)

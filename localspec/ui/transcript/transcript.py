@@ -59,6 +59,10 @@ AnyItem = TypeVar("AnyItem", bound=ConversationItem)
 Shown: TypeAlias = "tuple[Message, MessageVersion, AnswerFigures]"
 """A message, where it stands, and how it was made."""
 
+# An item, and how many letters and digits of it stand below the place: they stay however it is
+# wrapped, and whether its thoughts, which come first, are open. None for its beginning.
+_Place: TypeAlias = "tuple[ConversationItem, int | None]"
+
 
 class Transcript(ScrollView, LineWidget, can_focus=False):
     """The scrolling conversation; stays at the newest line until the user scrolls away."""
@@ -77,7 +81,7 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
         self._margin = 2
         self._following = True  # whether to keep the newest line in sight
         self._goes_on: Timer | None = None  # while not everything is laid out
-        self._sought: ConversationItem | None = None  # to scroll to once its place is known
+        self._sought: _Place | None = None  # to scroll to until everything is laid out
         self._ground = Style()
         self._strips: dict[int, tuple[Content, Strip]] = {}  # drawn lines in and near the view
         self.auto_links = False
@@ -153,13 +157,16 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
         self._measure(0)
         if self.virtual_size.height != height:
             self.screen.clear_selection()
-        if not self._following:
+        if self._sought is not None:
+            self._to_sought()
+        elif not self._following:
             top = self.virtual_size.height - below
             self.scroll_to(y=top, animate=False, immediate=True)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Add older messages at the top; follow new text at the end."""
         super().watch_scroll_y(old_value, new_value)
+        self._sought = None  # whoever scrolls has chosen another place
         self._following = new_value >= self.max_scroll_y
         if new_value <= 0 < old_value:
             self.call_after_refresh(self._show_older, STEP)
@@ -206,15 +213,28 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
 
     def show(self, node: str) -> None:
         """Scroll to a message."""
-        self._sought = self.find(node)
-        self._to_sought()
+        if (item := self.find(node)) is not None:
+            self._sought = item, None
+            self._to_sought()
+
+    def _hold(self) -> None:
+        """Stay at the line at the top of the view, whatever its number will be."""
+        if not self._following and self._sought is None and self._starts:
+            y = self.scroll_offset.y
+            index = max(0, bisect_right(self._starts, y) - 1)
+            item, line = self.items[index], y - self._starts[index]
+            self._sought = item, sum(map(_letters, item.shown[line:])) if line > 0 else None
 
     def _to_sought(self) -> None:
-        if self._sought in self.items:
-            top = self._starts[self.items.index(self._sought)]
-            self.scroll_to(y=max(0, top - 1), animate=False, immediate=True)
-        if self._goes_on is None:
-            self._sought = None
+        if self._sought is None:
+            return
+        item, below = sought = self._sought
+        if item in self.items:
+            y = self._starts[self.items.index(item)]
+            y += -1 if below is None else _line_above(item.shown, below)
+            self.scroll_to(y=max(0, y), animate=False, immediate=True)
+        self._sought = sought if self._goes_on is not None else None
+        self._following = self._sought is None and self.scroll_y >= self.max_scroll_y
 
     def answer_again(self, last: Answer | None) -> Answer:
         """Put a fresh answer in place of the last one, if there is one; show the end.
@@ -288,20 +308,24 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
     def show_origins(self, by_origin: bool) -> None:
         """Switch all answers, and those to come."""
         self.screen.clear_selection()
+        self._hold()
         self.by_origin = by_origin
         for item in self.items:
             if isinstance(item, Answer):
                 item.show_origins(by_origin)
         self._measure(0)
+        self._to_sought()
 
     def show_thoughts(self, shown: bool) -> None:
         """Open or fold thoughts and attached files everywhere, also in later messages."""
         self.screen.clear_selection()
+        self._hold()
         self.thoughts_shown = shown
         for item in self.items:
             if isinstance(item, Answer | FoldedItem):
                 item.show_thoughts(shown)
         self._measure(0)
+        self._to_sought()
 
     def _new_answer(self, spans: Iterable[Span] = (), tools: Sequence[Any] | None = ()) -> Answer:
         answer = Answer(spans, by_origin=self.by_origin, dialect=self._dialect, tools=tools)
@@ -342,7 +366,7 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
         width = self._text_width()
         if width <= 0:
             return
-        following = self.is_vertical_scroll_end
+        following = self.is_vertical_scroll_end and self._sought is None
         self._lay_out(width)
         del self._starts[first:]
         line = self._starts[-1] + len(self.items[first - 1].lines_so_far(width)) if first else _TOP
@@ -358,9 +382,11 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
         self._draw_from(changed_from)
 
     def _lay_out(self, width: int) -> None:
-        """Lay out the remaining items, the newest first; long work goes on a moment later."""
+        """Lay out what remains, first from the sought place on, then the newest; or go on later."""
         until = time.thread_time() + _STRETCH_S
-        for item in reversed(self.items):
+        sought = self._sought[0] if self._sought is not None else None
+        at = self.items.index(sought) if sought in self.items else len(self.items)
+        for item in (*self.items[at:], *reversed(self.items[:at])):
             while item.advance(width):
                 if time.thread_time() > until:
                     if self._goes_on is None:
@@ -372,8 +398,6 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
             self._goes_on.stop()
         self._goes_on = None
         self._measure_above()
-        if self._sought is not None:
-            self._to_sought()
 
     def _with_room(self, lines: int) -> int:
         """`lines` and some empty ones below, into which an answer grows.
@@ -390,7 +414,7 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
         self.set_reactive(Widget.virtual_size, Size(self.size.width, height))
         self.vertical_scrollbar.window_virtual_size = height
         self.vertical_scrollbar.window_size = self.size.height
-        if self.scroll_y > self.max_scroll_y:
+        if self.scroll_y > self.max_scroll_y and self._sought is None:
             self._to_end()
 
     def _draw_from(self, line: int) -> None:
@@ -399,6 +423,7 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
             self.refresh(Region(0, top, self.size.width, self.size.height - top))
 
     def _to_end(self) -> None:
+        self._sought = None
         self.scroll_end(animate=False, immediate=True, x_axis=False)
 
     def _text_width(self) -> int:
@@ -409,7 +434,9 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
         self.screen.clear_selection()
         self._strips.clear()
         self._margin = 2 if event.size.width >= 60 else 1
+        self._hold()
         self._measure(0)
+        self._to_sought()
         self.call_after_refresh(self._follow)
 
     def _follow(self) -> None:
@@ -502,3 +529,17 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
             if left <= event.x < right:
                 start, end = (Offset(at + self._margin, y) for at in word.span())
                 self.screen.selections = {self: Selection(start, end)}
+
+
+def _letters(line: Content) -> int:
+    """How many characters a line has that neither wrapping nor Markdown adds."""
+    return sum(map(str.isalnum, line.plain))
+
+
+def _line_above(lines: Sequence[Content], letters: int) -> int:
+    """The number of the line from which on so many letters stand."""
+    for number in range(len(lines) - 1, -1, -1):
+        letters -= _letters(lines[number])
+        if letters <= 0:
+            return number
+    return 0
