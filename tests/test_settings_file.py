@@ -23,7 +23,7 @@ from localspec.cli.option_types import UserFile
 from localspec.cli.settings_file import read, settings_of
 from localspec.cli.shared_options import shared_options
 from localspec.cli.subcommands import COMMANDS, _all_settings, cli
-from localspec.errors import Cancelled, ModelFileError
+from localspec.errors import Cancelled, ConversationError, ModelFileError
 from localspec.loading.load import check
 from localspec.loading.load_request import LoadRequest
 from localspec.train.train_request import TrainRequest
@@ -100,6 +100,29 @@ def test_settings_are_defaults_and_the_command_line_comes_first(
     assert seen[2].pair == "mine"
     assert seen[2].grammar is None
     assert seen[2].json_schema == "{}"
+
+
+@pytest.mark.parametrize("setting", ["continue = true", 'resume = "rivers"'])
+def test_a_file_that_goes_on_lets_a_first_conversation_begin(
+    config: Path, setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resumed: list[str | None] = []
+
+    def run_app(_: object, *, resume: str | None, **__: object) -> str:
+        resumed.append(resume)
+        return ""
+
+    config.write_text(f"[chat]\n{setting}\n")
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
+    monkeypatch.setenv("LOCALSPEC_ENGINE", "inline")
+    monkeypatch.setattr("localspec.process.engine_client.EngineClient", lambda _: None)
+    monkeypatch.setattr("localspec.ui.launch.run_app", run_app)
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
+    begun = CliRunner().invoke(cli, ["chat"])
+    assert not begun.exception
+    assert resumed == [None]
+    refused = CliRunner().invoke(cli, ["chat", "--resume", "lakes"])
+    assert isinstance(refused.exception, ConversationError)
 
 
 def test_what_is_typed_comes_before_what_it_excludes_in_the_file(

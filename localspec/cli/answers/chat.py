@@ -23,6 +23,7 @@ from localspec.errors import ConversationError, UsageError
 from localspec.loading.load_request import LoadRequest
 
 if TYPE_CHECKING:
+    from localspec.chat.history.tree import ConversationHeader
     from localspec.ui.chat_app import Appearance
 
 
@@ -64,7 +65,7 @@ def command(
         latest, resume = (True, None) if typed("latest") else (False, resume)
     from localspec.cli import stored_conversations  # noqa: PLC0415
 
-    found = stored_conversations.latest(resume or "") if latest or resume is not None else None
+    found = _found(resume or "") if latest or resume is not None else None
     if found is not None and not (typed("pair") or typed("target")) and found.pair.target:
         draft = options.draft if typed("draft") else found.pair.draft
         options = replace(options, pair=found.pair.target, draft=draft)
@@ -82,6 +83,18 @@ def command(
         appearance=appearance,
     )
     _say_how_to_go_on(shown)
+
+
+def _found(words: str) -> ConversationHeader | None:
+    """The conversation to go on with; None if there is none, and only the settings file asks."""
+    from localspec.cli import stored_conversations  # noqa: PLC0415
+
+    try:
+        return stored_conversations.latest(words)
+    except ConversationError:
+        if typed("latest") or typed("resume"):
+            raise
+        return None
 
 
 def _say_how_to_go_on(shown: str) -> None:
