@@ -163,7 +163,10 @@ async def test_rename_delete_undo_and_export_in_the_list(
     async with chatting(archive=archive) as chat:  # another run
         await history(chat)
         await chat.until(lambda: "second question" in chat.screen())
-        await chat.press("ctrl+z")
+        await chat.press("ctrl+n", "ctrl+z")
+        await chat.app.workers.wait_for_complete()
+        await chat.until(lambda: "Enter gives the new title" in chat.screen(), "still edited")
+        await chat.press("escape", "ctrl+z")
         await chat.until(lambda: "“My first question” is back" in chat.screen())
         await chat.until(lambda: "  My first question" in chat.screen())
         await chat.press("ctrl+z")

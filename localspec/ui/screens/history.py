@@ -250,7 +250,8 @@ class HistoryScreen(Dialogue[str | None]):
 
     def action_undo(self) -> None:
         """Bring the last deleted one back, also one of an earlier run."""
-        self._work(self._undo, "change")
+        if self._renaming is None:
+            self._work(self._undo, "change")
 
     async def _undo(self) -> None:
         title = await self._library.ask(lambda store: store.undelete(), changes=True)
