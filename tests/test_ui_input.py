@@ -11,6 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 from textual import events
+from textual.widgets import Input
 
 from localspec.chat.conversation import Message, Role
 from localspec.chat.history.store import Store
@@ -56,6 +57,14 @@ async def test_pasted_code_keeps_the_indentation_of_its_first_line() -> None:
         await chat.send("  \n ")
         await chat.settle()
         assert len(chat.session.messages) == 2
+
+
+async def test_shift_and_backspace_delete_as_backspace_does() -> None:
+    async with chatting() as chat:
+        await chat.press(*"abc", "shift+backspace")
+        assert chat.app.prompt.text == "ab"
+        await chat.press("f7", *"abc", "shift+backspace")
+        assert chat.app.screen.query_one(Input).value == "ab"
 
 
 async def test_a_big_paste_is_emptied_and_brought_back() -> None:

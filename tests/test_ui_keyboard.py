@@ -83,6 +83,38 @@ def test_textual_takes_such_a_paste_as_one() -> None:
     assert key.character == "x"
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has another driver")
+@pytest.mark.parametrize(
+    ("sent", "key"),
+    [
+        ("1089::99;5", "ctrl+c"),  # с, where a Latin layout has c
+        ("1089:1057:99;6", "ctrl+shift+c"),
+        ("1103::122;3", "alt+z"),
+        ("1089::99;;1089", "с"),
+        ("1089:1057:99;2;1057", "С"),
+        ("97::113;5", "ctrl+a"),  # AZERTY, whose own letters are Latin
+        ("106::99;5", "ctrl+j"),
+        ("97:65;2;65", "A"),
+        ("99;5", "ctrl+c"),
+        ("127;2", "shift+backspace"),
+    ],
+)
+def test_ctrl_and_alt_go_with_the_place_of_a_letter_that_is_not_latin(sent: str, key: str) -> None:
+    from textual.drivers import linux_driver  # noqa: PLC0415 - Windows lacks it
+
+    data = f"\x1b[{sent}u".encode()
+    flag = linux_driver.KITTY_REPORT_ALTERNATE_KEYS
+    with reading_anything():
+        assert linux_driver.KITTY_REPORT_ALL_KEYS & flag
+        for cut in range(1, len(data) + 1):
+            decode = linux_driver.getincrementaldecoder("utf-8")().decode  # type: ignore[attr-defined]
+            parser = linux_driver.XTermParser()
+            pieces = filter(None, (data[:cut], data[cut:]))
+            found = [one for piece in pieces for one in parser.feed(decode(piece))]
+            assert [one.key for one in found if isinstance(one, events.Key)] == [key], cut
+    assert not linux_driver.KITTY_REPORT_ALL_KEYS & flag
+
+
 def test_an_unforeseen_error_ends_the_app_without_a_traceback_and_is_raised(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

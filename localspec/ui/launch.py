@@ -4,6 +4,7 @@ The terminal's input is made safe to read: bytes that are not UTF-8, and escapes
 Textual's own reader fails at the first such byte, and takes the text after an escape in a paste for
 keys: a line break there would send half of the paste. Enter pressed before the app reads the keys
 comes as a line break, too: the terminal then gives whole lines. It is made Enter again.
+In a layout without Latin letters, Ctrl and Alt go with the key's place, if the terminal tells it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import gc
 import io
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -21,6 +23,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
+from textual import events
 from textual.driver import Driver
 
 from localspec import private
@@ -35,7 +38,9 @@ from localspec.ui.chat_app import Appearance, ChatApp
 # A round lasts milliseconds to a second; a load that cannot be interrupted may take longer.
 _PATIENCE_S = 10.0
 _BEGIN, _END = "\x1b[200~", "\x1b[201~"
-_MAKER = "getincrementaldecoder"
+# A key in kitty's protocol: its code, the one with Shift, the one of its place in a Latin layout.
+_ALTERNATES = re.compile(r"\x1b\[(\d+):\d*:?(\d*)((?:;(\d*)[\d:;]*)?[u~ABCDEFHPQRS])")
+_LAST_LATIN, _CTRL_ALT_SUPER_META = 0x7F, 0b101110
 _ESCAPE, _PICTURE = "\x1b", "␛"
 
 
@@ -219,6 +224,23 @@ class TerminalText:
         return pasted.replace(_ESCAPE, _PICTURE) + end, rest
 
 
+def without_alternates(key: str) -> str:
+    """A key in kitty's protocol with one code, as Textual can read it.
+
+    With Ctrl or Alt, a letter that is not in ASCII becomes that of its place in a Latin layout:
+    bindings have no other.
+
+    Args:
+        key: an escape sequence; one that names no alternates comes back as it is.
+    """
+    if (found := _ALTERNATES.fullmatch(key)) is None:
+        return key
+    code, place, rest, modifiers = found.groups()
+    if place and int(code) > _LAST_LATIN and int(modifiers or 1) - 1 & _CTRL_ALT_SUPER_META:
+        code = place
+    return f"\x1b[{code}{rest}"
+
+
 def _lines_waiting() -> int:
     """How many bytes of whole lines wait in the terminal, as long as it gives whole lines."""
     if sys.platform == "win32":
@@ -244,7 +266,9 @@ def _entered(data: bytes, lines: int) -> bytes:
 
 @contextmanager
 def reading_anything(lines: Callable[[], int] = lambda: 0) -> Iterator[None]:
-    """Let Textual read the terminal through `TerminalText`; on Windows it gets no bytes at all.
+    """Let Textual read the terminal through `TerminalText`, and the keys of every layout.
+
+    On Windows it gets no bytes at all.
 
     Args:
         lines: the argument of `TerminalText`, asked when Textual begins to read.
@@ -254,13 +278,26 @@ def reading_anything(lines: Callable[[], int] = lambda: 0) -> Iterator[None]:
         return
     from textual.drivers import linux_driver  # noqa: PLC0415 - there is none on Windows
 
-    # Textual's driver calls this to make its decoder; it has no setting (see `localspec.ui`).
-    usual = getattr(linux_driver, _MAKER)
-    setattr(linux_driver, _MAKER, lambda _encoding: partial(TerminalText, lines()))
+    class KeyParser(linux_driver.XTermParser):
+        def _parse_extended_key(self, sequence: str) -> list[events.Key] | None:
+            return super()._parse_extended_key(without_alternates(sequence))
+
+    # Textual's driver has no setting for these (see `localspec.ui`): what makes its decoder, what
+    # reads the keys, and what it asks the terminal to tell of them.
+    ours = {
+        "getincrementaldecoder": lambda _encoding: partial(TerminalText, lines()),
+        "XTermParser": KeyParser,
+        "KITTY_REPORT_ALL_KEYS": linux_driver.KITTY_REPORT_ALL_KEYS
+        | linux_driver.KITTY_REPORT_ALTERNATE_KEYS,
+    }
+    usual = {name: getattr(linux_driver, name) for name in ours}
+    for name, value in ours.items():
+        setattr(linux_driver, name, value)
     try:
         yield
     finally:
-        setattr(linux_driver, _MAKER, usual)
+        for name, value in usual.items():
+            setattr(linux_driver, name, value)
 
 
 @contextmanager

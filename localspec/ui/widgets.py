@@ -11,12 +11,13 @@ itself, several times a second, while a model needs the core.
 from __future__ import annotations
 
 import unicodedata
-from typing import cast
+from typing import ClassVar, cast
 
 from rich.color import Color
 from rich.segment import Segment
 from textual import events
 from textual.await_complete import AwaitComplete
+from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.geometry import Region
 from textual.screen import ModalScreen, ScreenResultType
@@ -59,6 +60,10 @@ class Dialogue(ModalScreen[ScreenResultType]):
 
 class InputLine(Input):
     """One line of text without a blinking cursor, which takes every character that is typed."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("shift+backspace", "delete_left", show=False),
+    ]
 
     def on_key(self, event: events.Key) -> None:
         """Insert a character that Textual would drop."""

@@ -84,6 +84,7 @@ class PromptArea(TextArea):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(",".join(_NEWLINE_KEYS), "break_line", "New line", show=False),
         Binding("ctrl+a", "select_all", "Select all", show=False),
+        Binding("shift+backspace", "delete_left", show=False),
         # The page keys move the conversation: the input itself is small.
         Binding("pageup", "app.page(-1)", show=False),
         Binding("pagedown", "app.page(1)", show=False),
