@@ -383,6 +383,26 @@ def test_keys_and_looks_are_checked(tmp_path: Path) -> None:
     assert "nord" in text
 
 
+async def test_a_dialogue_keeps_its_own_keys(tmp_path: Path) -> None:
+    session = ScriptedSession()
+    appearance = Appearance({"quit": "ctrl+q,ctrl+d"})
+    app = ChatApp(
+        inline(lambda progress, cancel: session), archive=tmp_path / "c.db", appearance=appearance
+    )
+    async with app.run_test(size=(120, 60)) as pilot:
+        chat = Chat(app, pilot, session)
+        await chat.until(chat.ready)
+        await chat.ask("a question")
+        await chat.press("f7")
+        await chat.until(lambda: "1 message" in chat.screen() or "2 messages" in chat.screen())
+        await chat.press("ctrl+d")
+        await chat.until(lambda: "this conversation is open" in chat.screen(), "what Ctrl+D does")
+        assert app.is_running
+        await chat.press("ctrl+q")
+        await chat.until(lambda: app._exit)
+    assert app.library.shut_down()
+
+
 async def test_other_keys_work_and_are_shown_and_problems_are_on_the_screen() -> None:
     session = ScriptedSession()
     appearance = Appearance(

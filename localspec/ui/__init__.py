@@ -8,6 +8,6 @@ keeps Textual to the tested versions:
   reads a key, and how the app handles an unforeseen error, which the command line prints instead.
 - `transcript.transcript`: our scrollbar replaces the one that Textual makes.
 - `input.prompt_area`: a widget's bindings, which run before the letters typed after them.
-- `chat_app`: bindings that are added once the user's keys are known.
+- `chat_app`: bindings that are added once the user's keys are known, and those of a dialogue.
 - `widgets`: the lines of an option list, to mark the chosen one.
 """

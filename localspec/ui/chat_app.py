@@ -133,9 +133,9 @@ class ChatApp(App[None], inherit_bindings=False):
     def _bind_keys(self) -> None:
         # The user's choice comes first: it takes a key away from another command.
         for one in sorted(self.commands, key=lambda one: one.name not in self._appearance.keys):
-            if one.keys:
-                action = f"command('{one.name}')"
-                self._bindings.bind(one.keys, action, one.name, show=False, priority=True)
+            for key in filter(None, one.keys.split(",")):
+                action = f"command('{one.name}', '{key}')"
+                self._bindings.bind(key, action, one.name, show=False, priority=True)
 
     def _place_widgets(self) -> None:
         self.dashboard = Dashboard(self._appearance.panel)
@@ -367,9 +367,11 @@ class ChatApp(App[None], inherit_bindings=False):
         return said if time.monotonic() - at < _AGAIN_WITHIN_S else ""
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Whether an action may run: under a dialogue only the keys that lead out of it may."""
+        """Whether an action may run: under a dialogue a few, by keys that it does not use."""
         if action == "command" and isinstance(self.screen, ModalScreen):
-            return parameters[0] in command_table.EVERYWHERE
+            name, *pressed = map(str, parameters)
+            bound = self.screen._bindings.key_to_bindings  # noqa: SLF001 - there is no public way
+            return name in command_table.EVERYWHERE and bound.keys().isdisjoint(pressed)
         return super().check_action(action, parameters)
 
     async def run_action(
@@ -384,7 +386,7 @@ class ChatApp(App[None], inherit_bindings=False):
             return True
         return await super().run_action(action, default_namespace, namespaces)
 
-    def action_command(self, name: str) -> None:
+    def action_command(self, name: str, _key: str = "") -> None:
         """Run a command from a key or the palette; one that needs an argument is begun."""
         if command_table.find(name).waits:
             self.prompt.begin(f"/{name} ")
