@@ -321,6 +321,10 @@ USUAL = {one.name: one.keys for one in command_table.COMMANDS}
         ("edit = 3", {}, "edit cannot be 3"),
         ('edit = "ctrl+m"', {}, "Enter, Tab and Backspace have ctrl+m"),
         ('edit = "shift+f3"', {"edit": "shift+f3"}, ""),
+        ('edit = "ctrl+shift+g"', {"edit": "ctrl+shift+g"}, ""),
+        ('edit = ["shift+ctrl+g", "ctrl+alt+g"]', {"edit": "ctrl+shift+g,alt+ctrl+g"}, ""),
+        ('edit = "super+shift+g"', {"edit": "shift+super+g"}, ""),
+        ('edit = "hyper+g"', {}, "keys with Ctrl or Alt"),
         ('edti = "f8"', {}, "there is no setting edti; did you mean edit?"),
     ],
 )  # fmt: skip

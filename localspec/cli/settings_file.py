@@ -46,10 +46,8 @@ _PAIR_FOR = {"chat", "run", "serve"}
 _SAMPLER = {each.key: name for name, each in CHAIN.items()}
 ALLOWED = 'keys with Ctrl or Alt, or F1 to F24, such as "f5" or ["f5", "ctrl+r"]'
 # All other keys without Ctrl, Alt or F are for typing and moving about.
-_KEY = re.compile(
-    r"((ctrl|shift|alt|super|meta)\+)*(f([1-9]|1\d|2[0-4])"
-    r"|(?<=ctrl\+)[a-z0-9_]+|(?<=alt\+)[a-z0-9_]+|(?<=super\+)[a-z0-9_]+|(?<=meta\+)[a-z0-9_]+)"
-)
+_COMMANDING = {"ctrl", "alt", "super", "meta"}
+_F_KEY, _ANY_KEY = re.compile(r"f([1-9]|1\d|2[0-4])"), re.compile(r"[a-z0-9_]+")
 # These include what the terminal sends for Enter, Tab, Backspace and Esc.
 TAKEN = {
     "ctrl+c": "stopping and quitting have",
@@ -119,7 +117,7 @@ class SettingsFile:
             elif reason := wrong_keys(keys):
                 self._wrong(_KEYS, name, value, reason)
             else:
-                found[name] = ",".join(keys)
+                found[name] = ",".join(map(_as_textual, keys))
         while found_clash := clash(found, usual):
             name, other = found_clash
             del found[name]
@@ -284,10 +282,23 @@ def wrong_keys(keys: Any) -> str:
     """Why a value cannot be the keys of a command; empty if it can."""
     if not isinstance(keys, list) or not keys:
         return ALLOWED
-    if not all(isinstance(key, str) and _KEY.fullmatch(key) for key in keys):
+    if not all(isinstance(key, str) and _is_for_commands(key) for key in keys):
         return ALLOWED
-    taken = [f"{TAKEN[key]} {key}" for key in keys if key in TAKEN]
+    taken = [f"{TAKEN[key]} {key}" for key in map(_as_textual, keys) if key in TAKEN]
     return taken[0] if taken else ""
+
+
+def _is_for_commands(key: str) -> bool:
+    *modifiers, name = key.split("+")
+    known = {*modifiers} <= _COMMANDING | {"shift"}
+    commanding = _F_KEY.fullmatch(name) or (_ANY_KEY.fullmatch(name) and {*modifiers} & _COMMANDING)
+    return known and bool(commanding)
+
+
+def _as_textual(key: str) -> str:
+    """The name by which Textual knows a key, whose modifiers are sorted."""
+    *modifiers, name = key.split("+")
+    return "+".join([*sorted({*modifiers}), name])
 
 
 def clash(chosen: Mapping[str, str], usual: Mapping[str, str]) -> tuple[str, str] | None:
