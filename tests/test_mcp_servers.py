@@ -590,15 +590,56 @@ class Posing:
         """Nothing runs."""
 
 
+class Late(Posing):
+    """All that is asked happens a moment later."""
+
+    def start(self, name: str, settings: ServerSettings) -> None:
+        threading.Timer(0.3, super().start, (name, settings)).start()
+
+    def call(self, server: str, tool: str, arguments: str, within: float) -> Future[CallDone]:
+        done = Waited()
+        threading.Timer(0.3, done.set_result, (CallDone(1, "done"),)).start()
+        return done
+
+
+class Waited(Future[CallDone]):
+    """Lets nobody wait without end."""
+
+    def result(self, timeout: float | None = None) -> CallDone:
+        assert timeout is not None or self.done()
+        return super().result(timeout)
+
+
+class WaitedQueue(queue.Queue[ToolReply]):
+    """Lets nobody wait without end."""
+
+    def get(self, block: bool = True, timeout: float | None = None) -> ToolReply:
+        assert timeout is not None or not self.empty()
+        return super().get(block, timeout)
+
+
+def test_run_waits_for_servers_and_tools_in_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl+C does not interrupt an endless wait on Windows."""
+    monkeypatch.setattr("queue.SimpleQueue", WaitedQueue)
+    tools, _ = posing(tmp_path, monkeypatch, ["files"], ["files: read"], Late)
+    assert tools.results([("files__read", "{}")])[0].content == "done"
+
+
 def posing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: list[str], allowed: list[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    servers: list[str],
+    allowed: list[str],
+    kind: type[Posing] = Posing,
 ) -> tuple[AllowedTools, Posing]:
     """The tools of `run`, and what is in place of their process."""
     monkeypatch.setenv("LOCALSPEC_CONFIG", str(tmp_path))
     monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
     made: list[Posing] = []
     monkeypatch.setattr(
-        allowed_tools, "ToolProcess", lambda hear: made.append(Posing(hear)) or made[-1]
+        allowed_tools, "ToolProcess", lambda hear: made.append(kind(hear)) or made[-1]
     )
     for name in servers:
         ServersFile(tmp_path / FILE).put(name, scripted())

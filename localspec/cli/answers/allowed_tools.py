@@ -7,6 +7,8 @@ import os
 import queue
 import shlex
 from collections.abc import Sequence
+from concurrent.futures import wait
+from contextlib import suppress
 
 from localspec.chat.conversation import Message, tool_result
 from localspec.cli.standard_streams import warn
@@ -19,6 +21,8 @@ from localspec.tools.tool_definitions import ToolDefinition
 from localspec.tools.tool_messages import CallDone, ServerGone, ServerReady, ToolReply
 from localspec.tools.tool_offer import CHANGED, RunnableCall, ToolOffer, overdone
 from localspec.tools.tool_process import ToolProcess
+
+_STEP_S = 0.1
 
 
 class AllowedTools:
@@ -68,7 +72,7 @@ class AllowedTools:
         for name, settings in self._settings.items():
             self._process.start(name, settings.expanded(name, os.environ))
         while len(self._now) < len(self._settings):
-            match self._replies.get():
+            match self._reply():
                 case ServerGone(name, why, again=False):
                     raise LocalspecError(
                         f"the MCP server {name} cannot be used: {why}", "Check its settings."
@@ -76,6 +80,11 @@ class AllowedTools:
                 case ServerReady() as ready:
                     self._hear(ready)
         return [tool for name in self._settings for tool in self._now[name]]
+
+    def _reply(self) -> ToolReply:
+        while True:  # in steps: Windows does not interrupt an endless wait
+            with suppress(queue.Empty):
+                return self._replies.get(timeout=_STEP_S)
 
     def _hear(self, reply: ToolReply) -> None:
         """Take what happened to a server."""
@@ -131,7 +140,10 @@ class AllowedTools:
     def _run(self, call: RunnableCall) -> CallDone:
         tool = call.tool
         within = self._settings[tool.server].timeout
-        return self._process.call(tool.server, tool.name, call.arguments, within).result()
+        done = self._process.call(tool.server, tool.name, call.arguments, within)
+        while not wait([done], _STEP_S).done:  # in steps, for the same reason
+            pass
+        return done.result()
 
     def close(self) -> None:
         """End the servers."""
