@@ -90,11 +90,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _own_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep tests away from the records, measurements and settings of the user who runs them."""
+    """Keep tests away from the records, settings and clipboard of the user who runs them."""
     folders = {
         "LOCALSPEC_CACHE": str(tmp_path_factory.mktemp("cache")),
         "LOCALSPEC_DATA": str(tmp_path_factory.mktemp("data")),
         "LOCALSPEC_CONFIG": str(tmp_path_factory.mktemp("config")),
+        "WAYLAND_DISPLAY": "",
+        "DISPLAY": "",
         # `llm` brings setuptools, which otherwise imports itself whenever Python starts, even
         # in a test that may open no more files.
         "SETUPTOOLS_USE_DISTUTILS": "stdlib",

@@ -220,22 +220,43 @@ async def test_answers_and_blocks_of_code_are_copied() -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the program is a script of a shell")
-async def test_on_macos_what_is_copied_goes_through_its_own_program(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("platform", "variables", "used"),
+    [
+        ("darwin", (), "pbcopy"),
+        ("linux", ("WAYLAND_DISPLAY", "DISPLAY"), "wl-copy"),
+        ("linux", ("DISPLAY",), "xclip"),
+    ],
+)
+async def test_what_is_copied_goes_through_the_desktop_s_program_too(
+    platform: str,
+    variables: tuple[str, ...],
+    used: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pasted, program = tmp_path / "pasted", tmp_path / "pbcopy"
-    program.write_text(f"#!/bin/sh\ncat > '{pasted}.part'; mv '{pasted}.part' '{pasted}'\n")
-    program.chmod(0o755)
+    for name in ("pbcopy", "wl-copy", "xclip", "xsel"):
+        pasted, program = tmp_path / f"{name}.txt", tmp_path / name
+        program.write_text(f"#!/bin/sh\ncat > '{pasted}.part'; mv '{pasted}.part' '{pasted}'\n")
+        program.chmod(0o755)
     async with chatting() as chat:
         monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
         with monkeypatch.context() as elsewhere:
             elsewhere.setattr(sys, "platform", "linux")
-            chat.app.copy("not there", "a word")
-        with monkeypatch.context() as on_macos:
-            on_macos.setattr(sys, "platform", "darwin")
+            chat.app.copy("not there", "without a desktop")
+            elsewhere.setenv("DISPLAY", ":0")
+            elsewhere.setenv("SSH_CONNECTION", "192.0.2.1 1 192.0.2.2 22")
+            chat.app.copy("not there", "on another machine")
+        with monkeypatch.context() as here:
+            here.delenv("SSH_CONNECTION", raising=False)
+            here.setattr(sys, "platform", platform)
+            for name in variables:
+                here.setenv(name, "0")
             chat.app.copy("déjà vu", "two words")
+        pasted = tmp_path / f"{used}.txt"
         await chat.until(pasted.exists, "the program")
         assert pasted.read_text("utf-8") == "déjà vu"
+        assert [*tmp_path.glob("*.txt")] == [pasted]
 
 
 def test_an_answer_that_is_only_a_thought_so_far_is_not_copied() -> None:

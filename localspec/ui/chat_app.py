@@ -38,7 +38,7 @@ from localspec.ui.conversation.prompt_size import PromptSize
 from localspec.ui.conversation.stream import AnswerStream, PromptRead
 from localspec.ui.conversation.turn_controller import TurnController
 from localspec.ui.engine_events import EngineEvents
-from localspec.ui.input.clipboard import copy_on_macos
+from localspec.ui.input.clipboard import copy_by_program
 from localspec.ui.input.prompt_area import PromptArea
 from localspec.ui.input.suggestions import CompletionList
 from localspec.ui.late_import import after_import
@@ -467,9 +467,9 @@ class ChatApp(App[None], inherit_bindings=False):
         self.call_after_refresh(lambda: self.dashboard.place(self.size))
 
     def copy_to_clipboard(self, text: str) -> None:
-        """Put a text into the clipboard, through the terminal and on macOS by its own program."""
+        """Put a text into the clipboard, through the terminal and by the desktop's program."""
         super().copy_to_clipboard(text)
-        copy_on_macos(text)
+        copy_by_program(text)
 
     def copy(self, text: str, what: str) -> None:
         """Put a text into the clipboard, and say so; `what` names it."""

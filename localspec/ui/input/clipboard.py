@@ -1,4 +1,7 @@
-"""The clipboard of macOS, whose Terminal ignores what is copied through it (OSC 52)."""
+"""The desktop's clipboard, by its own program: some terminals ignore what is sent them (OSC 52).
+
+Terminal of macOS does, and those of VTE, such as GNOME's.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +10,37 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 
-def copy_on_macos(text: str) -> None:
-    """Put `text` into the clipboard by `pbcopy`, in a thread; nothing where that is not."""
-    if sys.platform == "darwin" and (program := shutil.which("pbcopy")):
-        threading.Thread(target=_pipe, args=(program, text), daemon=True).start()
+def copy_by_program(text: str) -> None:
+    """Put `text` into the clipboard of the desktop, in a thread; nothing where there is none."""
+    here = (command for command in _commands() if shutil.which(command[0]))
+    if (command := next(here, None)) is not None:
+        threading.Thread(target=_pipe, args=(command, text), daemon=True).start()
 
 
-def _pipe(program: str, text: str) -> None:
+def _commands() -> Iterator[list[str]]:
+    """What puts text into the clipboard of the desktop that the user sits at."""
+    if sys.platform == "darwin":
+        yield ["pbcopy"]
+    elif not os.environ.get("SSH_CONNECTION"):  # else that is another machine's
+        if os.environ.get("WAYLAND_DISPLAY"):
+            yield ["wl-copy", "--type", "text/plain"]  # by itself it takes JSON for no text
+        if os.environ.get("DISPLAY"):
+            yield ["xclip", "-selection", "clipboard"]
+            yield ["xsel", "--clipboard", "--input"]
+
+
+def _pipe(command: Sequence[str], text: str) -> None:
     with suppress(OSError):
         subprocess.run(  # noqa: S603 - the system's program
-            [program],
+            command,
             input=text.encode(errors="replace"),
             check=False,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env=os.environ | {"LC_ALL": "en_US.UTF-8"},  # else it takes the bytes for Mac Roman
+            env=os.environ | {"LC_ALL": "en_US.UTF-8"},  # else pbcopy takes it for Mac Roman
+            start_new_session=True,  # those of X and Wayland stay to hand it out
         )
