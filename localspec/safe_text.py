@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from itertools import accumulate
 
 # Line separators other than a line feed. Textual counts lines with `str.splitlines`, the Markdown
 # parser only at line feeds: left as they are, the two would disagree while a text streams in.
@@ -62,14 +63,28 @@ def one_line(text: str, limit: int = 200) -> str:
 
 
 def shortened(text: str, limit: int) -> str:
-    """`text` made safe, on one line, with at most `limit` characters: its middle is left out."""
+    """`text` made safe, on one line of at most `limit` cells: its middle is left out."""
     if len(text) > 8 * limit:  # the middle is never shown
         text = text[: 4 * limit] + text[-4 * limit :]
     line = unbroken(text)
-    if len(line) <= limit:
+    if _cells(line) <= limit:
         return line
     end = limit // 3
-    return f"{line[: limit - end - 1]}…{line[len(line) - end :]}"
+    first, last = _fitting(line, limit - end - 1), _fitting(line[::-1], end)
+    return f"{line[:first]}…{line[len(line) - last :]}"
+
+
+def _fitting(text: str, room: int) -> int:
+    """How many of the first characters of `text` take at most `room` cells."""
+    return sum(taken <= room for taken in accumulate(map(_cells, text)))
+
+
+def _cells(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len  # noqa: PLC0415 - most texts do without
+
+    return cell_len(text)
 
 
 def beginning(text: str, limit: int) -> str:

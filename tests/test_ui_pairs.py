@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 from textual.command import CommandPalette
 from textual.widgets import Input, OptionList
 
@@ -1027,6 +1028,16 @@ def test_a_fast_pair_takes_one_line_on_a_small_screen() -> None:
         head, line = table(PairsState(ranked=[fast]), 68)
         assert line.cell_length == head.cell_length == 68
         assert f"{baseline:,.0f}, {drafted:,.0f}  " in line.plain
+
+
+@pytest.mark.parametrize("name", ["通义千问", "通义千问" * 9])
+def test_a_pair_with_a_name_in_wide_letters_has_the_same_columns(name: str) -> None:
+    own = catalogue.rows()[0]
+    ranked = [RankedPair(one, "fits") for one in (own, replace(own, name=name))]
+    head, *lines = table(PairsState(ranked=ranked), 84)
+    assert {line.cell_length for line in (head, *lines)} == {84}
+    first, second = (cell_len(line.plain.rpartition(f" {own.kind} ")[0]) for line in lines)
+    assert first == second > 0
 
 
 @pytest.mark.parametrize("width", [40, 53, 54, 61, 62, 68, 69, 83, 84, 95, 96, 110])

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.cells import cell_len
 from textual.color import Color
 from textual.content import Content
 from textual.theme import BUILTIN_THEMES
@@ -18,13 +19,15 @@ from textual.theme import BUILTIN_THEMES
 from localspec import formats
 from localspec.chat.events import Origin, Span
 from localspec.errors import UsageError
-from localspec.safe_text import one_line, safe
+from localspec.pairs.hub.download import FileProgress
+from localspec.safe_text import one_line, safe, shortened
 from localspec.ui import launch
 from localspec.ui.commands import command_table
 from localspec.ui.commands.command import as_typed, message_text, parse
 from localspec.ui.commands.command_table import COMMANDS
 from localspec.ui.input.prompt_area import InputHistory
 from localspec.ui.panel import drawing
+from localspec.ui.screens import pair_lines
 from localspec.ui.transcript.blocks import Block, CodeBlock, lay_out
 from localspec.ui.transcript.cutting import Cut, cut
 from localspec.ui.transcript.growing import STYLES, GrowingMarkdown, GrowingOrigins
@@ -485,3 +488,17 @@ def test_code_is_broken_between_words_and_inside_one_that_is_too_long() -> None:
     shown = lay_out([Block(CodeBlock((Content(wide),)))], 20)
     assert all(one.cell_length == 20 for one in shown)
     assert "".join(one.plain for one in shown).replace(" ", "") == wide.replace(" ", "")
+
+
+@pytest.mark.parametrize("limit", [1, 2, 9, 10, 40, 79])
+@pytest.mark.parametrize("text", ["a" * 100, "你好，世界" * 20, "ab你" * 30, "e\u0301" * 120])
+def test_a_shortened_line_fits_in_its_cells(text: str, limit: int) -> None:
+    line = shortened(text, limit)
+    assert limit - 2 <= cell_len(line) <= limit
+    assert "…" in line
+    assert shortened("你好", 4) == "你好"
+
+
+def test_the_line_of_a_file_is_as_wide_as_the_list() -> None:
+    file = FileProgress("模型/" + "大语言模型" * 12 + ".gguf", "", "fetching", 1, 2, 1)
+    assert pair_lines._file_line(file, 60).cell_length == 60

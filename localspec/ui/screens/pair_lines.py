@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from rich.cells import cell_len
 from textual.content import Content
 
 from localspec import formats
@@ -18,7 +19,7 @@ from localspec.pairs.hub.pair_pull import PullPlan, PullProgress
 from localspec.pairs.names.catalogue import ListedPair
 from localspec.pairs.report import describe
 from localspec.pairs.report.nearby_heads import HeadOffer
-from localspec.safe_text import one_line, safe
+from localspec.safe_text import one_line, safe, shortened
 from localspec.ui.panel.drawing import Piece, bar, two_sides
 from localspec.ui.widgets import MUTED
 
@@ -161,12 +162,12 @@ def _names() -> tuple[list[Piece], list[Piece]]:
 
 def _cells(state: PairsState, row: ListedPair, width: int) -> tuple[list[Piece], list[Piece]]:
     """The columns of one pair, at the left and the right end."""
-    name = one_line(row.name, _NAME if width >= 44 else width - 14)
+    name = shortened(row.name, _NAME if width >= 44 else width - 14)
     mark = "●" if row.name == state.in_use else " "
     left: list[Piece] = [
         (f"{mark} ", "$text-success"),
         (name, "bold"),
-        (" " * (_NAME - len(name) + 1) + f"{formats.size(row.n_bytes):>8}", ""),
+        (" " * (_NAME - cell_len(name) + 1) + f"{formats.size(row.n_bytes):>8}", ""),
         (f"  {row.kind:<10}", MUTED),
         (f"  {one_line(row.licence or 'not stated', 20):<20}", MUTED),
     ]
@@ -299,16 +300,14 @@ def pull_lines(state: PairsState, width: int, height: int) -> list[Content]:
 
 
 def _file_line(file: FileProgress, width: int) -> Content:
-    """One file: the end of its name, a bar, its share and its state."""
+    """One file: its name, a bar, its share and its state."""
     share = file.done / file.size if file.size else 1.0
     right = Content.assemble(
         bar(share, 12) if width >= 56 else "",
         f" {formats.percent(share):>5} ",
         (f"{file.phase:<8}", MUTED),
     )
-    room = max(4, width - right.cell_length - 1)
-    name = one_line(file.name, 400)
-    name = name if len(name) <= room else f"…{name[1 - room :]}"
+    name = shortened(file.name, max(4, width - right.cell_length - 1))
     return two_sides((name, ""), right, width)
 
 
