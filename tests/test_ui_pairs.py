@@ -374,6 +374,17 @@ async def test_a_head_next_to_an_installed_target_is_named_with_its_pair(hub_wor
         await chat.until(lambda: "not used yet" not in chat.screen(), "the other pair")
 
 
+async def test_the_list_names_the_key_that_stops_an_answer_there() -> None:
+    async with chatting(Rooms()) as chat:
+        chat.session.gate.close()
+        await chat.send("Go on.")
+        await chat.until(lambda: chat.app.turns.busy, "an answer")
+        await chat.press("f12")
+        chat.app.pairs._use("other")
+        await chat.until(lambda: "an answer is running: Ctrl+C stops it" in chat.screen())
+        chat.session.gate.open()
+
+
 async def test_a_damaged_catalogue_is_said(
     hub_world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

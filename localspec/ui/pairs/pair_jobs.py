@@ -293,7 +293,7 @@ class PairJobs:
         if self.turns.engine.info is None:
             self._screen.dismiss()
         else:
-            self._say(self.turns.phase.reason)
+            self._say(self.turns.phase.reason.replace("Esc", "Ctrl+C"))  # Esc closes the list
 
     def _begin(
         self,
