@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import SimpleNamespace
 from typing import Any
 
@@ -226,6 +226,20 @@ def test_command_lines_that_run_localspec(words: list[str], command: str) -> Non
     if words[:1] == ["C:\\v\\localspec.exe"] and os.name == "nt":
         command = "chat"
     assert command_of(words) == command
+
+
+@pytest.mark.parametrize(
+    ("path", "holds"),
+    [
+        ("/cache/blobs/4ac1", True),
+        ("/models/Tiny.GGUF", True),
+        ("/models/blobs.txt", False),
+        ("C:\\cache\\blobs\\4ac1", True),
+    ],
+)
+def test_files_that_hold_models(path: str, holds: bool) -> None:
+    kind = PureWindowsPath if "\\" in path else PurePosixPath
+    assert ps.holds_model(kind(path)) is holds
 
 
 def test_a_launcher_and_the_python_that_it_starts_are_one_command(

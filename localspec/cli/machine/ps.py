@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import click
@@ -138,9 +138,14 @@ def _models(process: psutil.Process) -> dict[str, int]:
     sizes = {}
     for path in paths:
         with suppress(OSError):
-            if path.lower().endswith(".gguf") or "/blobs/" in path:
+            if holds_model(Path(path)):
                 sizes[path] = Path(path).stat().st_size
     return sizes
+
+
+def holds_model(path: PurePath) -> bool:
+    """Whether a file holds a model, as far as its path tells: caches name some by a hash."""
+    return path.suffix.lower() == ".gguf" or "blobs" in path.parts
 
 
 def _name_of(target: Path) -> str:
