@@ -96,6 +96,9 @@ def test_going_on_with_nothing_is_explained(tmp_path: Path) -> None:
     assert "there is no conversation yet\n  `localspec chat` begins one." in done.err
     done = shell(tmp_path, "logs")
     assert (done.code, done.out, done.err) == (0, "", "nothing was asked yet\n")
+    done = shell(tmp_path, "logs", "-n", "1" + "0" * 19)
+    assert done.code == 2
+    assert "is not in the range" in done.err
 
 
 @pytest.mark.slow

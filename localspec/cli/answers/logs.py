@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.command("logs")
 @click.option(
-    "-n", "--number", type=click.IntRange(1), default=3, show_default=True, metavar="N",
+    "-n", "--number", type=click.IntRange(1, 2**31 - 1), default=3, show_default=True, metavar="N",
     help="How many answers, the newest last.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
