@@ -1147,6 +1147,19 @@ async def test_older_messages_are_added_where_they_are_scrolled_to(archive: Path
         assert "‹ 2/2 ›" in chat.transcript()
 
 
+async def test_all_that_is_copied_has_the_messages_that_were_not_shown_yet(archive: Path) -> None:
+    conversation = long_conversation(archive, 60)
+
+    async with chatting(archive=archive, resume=conversation) as chat:
+        await chat.until(lambda: "20 earlier messages" in chat.transcript())
+        await chat.pilot.click(chat.app.transcript, offset=(8, 3), times=3)
+        await chat.press("ctrl+c")
+        copied = chat.app.clipboard
+        assert all(f"{n} A " in copied for n in range(60))
+        assert "earlier messages" not in copied
+        assert chat.app.transcript._following
+
+
 @pytest.mark.parametrize("change", ["f11", "f3", "f4", "a click", "a resize"])
 async def test_a_reader_who_has_scrolled_up_keeps_the_place(archive: Path, change: str) -> None:
     def answer(n: int) -> str:

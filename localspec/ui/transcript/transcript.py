@@ -19,7 +19,7 @@ from textual.content import Content
 from textual.geometry import Offset, Region, Size
 from textual.scroll_view import ScrollView
 from textual.scrollbar import ScrollBar
-from textual.selection import Selection
+from textual.selection import SELECT_ALL, Selection
 from textual.strip import Strip
 from textual.style import Style
 from textual.timer import Timer
@@ -505,7 +505,9 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
         return strips[0]
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        """The selected text as it is wrapped, without the margin."""
+        """The selected text as it is wrapped, without the margin; all is all that was ever said."""
+        if selection == SELECT_ALL:
+            self._show_older(len(self._older))
         margin = " " * self._margin
         text = "\n" * _TOP + "\n".join(margin + line for line in self.plain().split("\n"))
         found = selection.extract(text)
