@@ -17,13 +17,15 @@ import subprocess
 import sys
 import threading
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from textual import events
+from textual._xterm_parser import XTermParser
 from textual.driver import Driver
 
 from localspec import private
@@ -34,6 +36,7 @@ from localspec.process.engine_client import EngineClient
 from localspec.safe_text import reason
 from localspec.signals import leaving
 from localspec.ui.chat_app import Appearance, ChatApp
+from localspec.ui.input.windows_keys import WholeCharacters
 
 # A round lasts milliseconds to a second; a load that cannot be interrupted may take longer.
 _PATIENCE_S = 10.0
@@ -241,6 +244,11 @@ def without_alternates(key: str) -> str:
     return f"\x1b[{code}{rest}"
 
 
+class _KeyParser(XTermParser):
+    def _sequence_to_key_events(self, sequence: str, alt: bool = False) -> Iterable[events.Key]:
+        return super()._sequence_to_key_events(without_alternates(sequence), alt)
+
+
 def _lines_waiting() -> int:
     """How many bytes of whole lines wait in the terminal, as long as it gives whole lines."""
     if sys.platform == "win32":
@@ -268,36 +276,33 @@ def _entered(data: bytes, lines: int) -> bytes:
 def reading_anything(lines: Callable[[], int] = lambda: 0) -> Iterator[None]:
     """Let Textual read the terminal through `TerminalText`, and the keys of every layout.
 
-    On Windows it gets no bytes at all.
+    On Windows it gets no bytes, but keys, and no half characters.
 
     Args:
         lines: the argument of `TerminalText`, asked when Textual begins to read.
     """
+    # Textual's drivers have no settings for these (see `localspec.ui`).
     if sys.platform == "win32":
-        yield
-        return
-    from textual.drivers import linux_driver  # noqa: PLC0415 - there is none on Windows
+        from textual.drivers import win32 as driver  # noqa: PLC0415 - only there
 
-    class KeyParser(linux_driver.XTermParser):
-        def _parse_extended_key(self, sequence: str) -> list[events.Key] | None:
-            return super()._parse_extended_key(without_alternates(sequence))
+        ours: dict[str, Any] = {"KERNEL32": WholeCharacters(driver.KERNEL32)}
+    else:
+        from textual.drivers import linux_driver as driver  # noqa: PLC0415 - not on Windows
 
-    # Textual's driver has no setting for these (see `localspec.ui`): what makes its decoder, what
-    # reads the keys, and what it asks the terminal to tell of them.
-    ours = {
-        "getincrementaldecoder": lambda _encoding: partial(TerminalText, lines()),
-        "XTermParser": KeyParser,
-        "KITTY_REPORT_ALL_KEYS": linux_driver.KITTY_REPORT_ALL_KEYS
-        | linux_driver.KITTY_REPORT_ALTERNATE_KEYS,
-    }
-    usual = {name: getattr(linux_driver, name) for name in ours}
+        ours = {
+            "getincrementaldecoder": lambda _encoding: partial(TerminalText, lines()),
+            "XTermParser": _KeyParser,
+            "KITTY_REPORT_ALL_KEYS": driver.KITTY_REPORT_ALL_KEYS
+            | driver.KITTY_REPORT_ALTERNATE_KEYS,
+        }
+    usual = {name: getattr(driver, name) for name in ours}
     for name, value in ours.items():
-        setattr(linux_driver, name, value)
+        setattr(driver, name, value)
     try:
         yield
     finally:
         for name, value in usual.items():
-            setattr(linux_driver, name, value)
+            setattr(driver, name, value)
 
 
 @contextmanager
