@@ -1163,8 +1163,9 @@ async def test_all_that_is_copied_has_the_messages_that_were_not_shown_yet(archi
 @pytest.mark.parametrize("change", ["f11", "f3", "f4", "a click", "a resize"])
 async def test_a_reader_who_has_scrolled_up_keeps_the_place(archive: Path, change: str) -> None:
     def answer(n: int) -> str:
-        thought = "I wonder. " * 90
-        return f"<think>{thought}</think>\n\n{_MARKDOWN}\nPlace {n}.\n\nA **word**.\n\n{_CODE}"
+        long = "I wonder. " * 90
+        end = f"{long}\n\nPlace {n}.\n\nA **word**.\n\n{_CODE}"
+        return f"<think>{long}</think>\n\n{_MARKDOWN}\n{end}"
 
     conversation = conversation_of(
         archive, [answer(n) if n % 2 else f"question {n}" for n in range(120)]
@@ -1177,6 +1178,7 @@ async def test_a_reader_who_has_scrolled_up_keeps_the_place(archive: Path, chang
         transcript.scroll_to(y=at, animate=False, immediate=True)
         await chat.settle()
         assert "Place 87." in chat.screen().split("\n")[1]
+        height = transcript.virtual_size.height
         if change == "a click":
             await chat.until(lambda: "▸ thought" in chat.screen())
             rows = chat.screen().split("\n")
@@ -1186,9 +1188,12 @@ async def test_a_reader_who_has_scrolled_up_keeps_the_place(archive: Path, chang
             await chat.pilot.resize_terminal(70, 30)
         else:
             await chat.press(change)
-        await chat.until(lambda: transcript._goes_on is None, "all laid out")
-        await chat.settle()
-        assert "Place 87." in "".join(chat.screen().split("\n")[1:3])
+
+        def kept() -> bool:
+            anew = transcript.virtual_size.height != height and transcript._goes_on is None
+            return anew and "Place 87." in "".join(chat.screen().split("\n")[1:3])
+
+        await chat.until(kept, "the place, with all laid out anew")
         assert not transcript._following
 
 
