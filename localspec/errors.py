@@ -28,7 +28,7 @@ from typing import Final
 
 from localspec.safe_text import reason, shortened
 
-_LONGEST: Final = 490  # characters; 500 with what is printed around both
+_LONGEST: Final = 490  # cells; 500 with what is printed around both
 _LONGEST_REMEDY: Final = 350
 
 EXIT_FAILED = 1
