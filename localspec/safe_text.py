@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import codecs
 import re
-from itertools import accumulate
 
 # Line separators other than a line feed. Textual counts lines with `str.splitlines`, the Markdown
 # parser only at line feeds: left as they are, the two would disagree while a text streams in.
@@ -62,29 +61,25 @@ def one_line(text: str, limit: int = 200) -> str:
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
-def shortened(text: str, limit: int) -> str:
-    """`text` made safe, on one line of at most `limit` cells: its middle is left out."""
+def shortened(text: str, limit: int, *, end: int | None = None) -> str:
+    """`text` made safe, on one line of at most `limit` cells: its middle is left out.
+
+    Args:
+        text: any text.
+        limit: the most cells.
+        end: how many of them its end takes; None for a third.
+    """
     if len(text) > 8 * limit:  # the middle is never shown
         text = text[: 4 * limit] + text[-4 * limit :]
     line = unbroken(text)
-    if _cells(line) <= limit:
+    if line.isascii() and len(line) <= limit:
         return line
-    end = limit // 3
-    first, last = _fitting(line, limit - end - 1), _fitting(line[::-1], end)
-    return f"{line[:first]}…{line[len(line) - last :]}"
+    from rich.cells import cell_len, split_text  # noqa: PLC0415 - most texts do without
 
-
-def _fitting(text: str, room: int) -> int:
-    """How many of the first characters of `text` take at most `room` cells."""
-    return sum(taken <= room for taken in accumulate(map(_cells, text)))
-
-
-def _cells(text: str) -> int:
-    if text.isascii():
-        return len(text)
-    from rich.cells import cell_len  # noqa: PLC0415 - most texts do without
-
-    return cell_len(text)
+    if (width := cell_len(line)) <= limit:
+        return line
+    end = limit // 3 if end is None else end
+    return f"{split_text(line, limit - end - 1)[0]}…{split_text(line, width - end)[1]}"
 
 
 def beginning(text: str, limit: int) -> str:

@@ -226,6 +226,7 @@ async def test_answers_and_blocks_of_code_are_copied() -> None:
         ("darwin", (), "pbcopy"),
         ("linux", ("WAYLAND_DISPLAY", "DISPLAY"), "wl-copy"),
         ("linux", ("DISPLAY",), "xclip"),
+        ("linux", ("WAYLAND_DISPLAY", "DISPLAY"), "xclip"),  # the first display is gone
     ],
 )
 async def test_what_is_copied_goes_through_the_desktop_s_program_too(
@@ -237,7 +238,9 @@ async def test_what_is_copied_goes_through_the_desktop_s_program_too(
 ) -> None:
     for name in ("pbcopy", "wl-copy", "xclip", "xsel"):
         pasted, program = tmp_path / f"{name}.txt", tmp_path / name
-        program.write_text(f"#!/bin/sh\ncat > '{pasted}.part'; mv '{pasted}.part' '{pasted}'\n")
+        takes = f"cat > '{pasted}.part'; mv '{pasted}.part' '{pasted}'"
+        gone = name == "wl-copy" and used == "xclip"
+        program.write_text(f"#!/bin/sh\n{'exit 1' if gone else takes}\n")
         program.chmod(0o755)
     async with chatting() as chat:
         monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)

@@ -1197,6 +1197,25 @@ async def test_a_reader_who_has_scrolled_up_keeps_the_place(archive: Path, chang
         assert not transcript._following
 
 
+async def test_a_reader_within_a_question_stays_there_when_its_middle_opens(archive: Path) -> None:
+    long = "\n".join(f"line {n}" for n in range(100))
+    conversation = conversation_of(archive, [long, "a1", "b", "b1", "c", "c1"])
+    async with chatting(archive=archive, resume=conversation) as chat:
+        transcript = chat.app.transcript
+        await chat.until(lambda: chat.app.library.restored and chat.ready())
+        lines = chat.transcript().split("\n")
+        at = next(y for y, line in enumerate(lines) if "line 1" in line) + 1
+        transcript.scroll_to(y=at, animate=False, immediate=True)
+        await chat.settle()
+        before = chat.screen().split("\n")[1]
+        height = transcript.virtual_size.height
+        await chat.press("f11")
+        await chat.until(lambda: transcript.virtual_size.height > height)
+        await chat.until(lambda: transcript._goes_on is None)
+        assert "line 1" in before
+        assert before[:40] == chat.screen().split("\n")[1][:40]  # the scrollbar has moved
+
+
 @pytest.mark.few(2)
 @pytest.mark.parametrize("size", [(40, 10), (80, 24), (200, 60)])
 async def test_the_list_is_usable_at_every_size(archive: Path, size: tuple[int, int]) -> None:

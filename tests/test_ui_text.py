@@ -491,11 +491,15 @@ def test_code_is_broken_between_words_and_inside_one_that_is_too_long() -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 9, 10, 40, 79])
-@pytest.mark.parametrize("text", ["a" * 100, "你好，世界" * 20, "ab你" * 30, "e\u0301" * 120])
+@pytest.mark.parametrize(
+    "text", ["a" * 100, "你好，世界" * 20, "ab你" * 30, "e\u0301" * 120, "❤️" * 60]
+)
 def test_a_shortened_line_fits_in_its_cells(text: str, limit: int) -> None:
     line = shortened(text, limit)
     assert limit - 2 <= cell_len(line) <= limit
     assert "…" in line
+    assert not line.partition("…")[2].startswith("\u0301")
+    assert shortened("abcdefgh", 5, end=4) == "…efgh"
     assert shortened("你好", 4) == "你好"
 
 

@@ -231,7 +231,8 @@ def without_alternates(key: str) -> str:
     """A key in kitty's protocol with one code, as Textual can read it.
 
     With Ctrl or Alt, a letter that is not in ASCII becomes that of its place in a Latin layout:
-    bindings have no other.
+    bindings have no other. Punctuation stays, as it may be what a Latin layout has there: so Q and
+    W of Hebrew, and Q of Greek, are reached in another layout alone.
 
     Args:
         key: an escape sequence; one that names no alternates comes back as it is.

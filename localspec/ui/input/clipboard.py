@@ -10,15 +10,15 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
 
 def copy_by_program(text: str) -> None:
     """Put `text` into the clipboard of the desktop, in a thread; nothing where there is none."""
-    here = (command for command in _commands() if shutil.which(command[0]))
-    if (command := next(here, None)) is not None:
-        threading.Thread(target=_pipe, args=(command, text), daemon=True).start()
+    here = [command for command in _commands() if shutil.which(command[0])]
+    if here:
+        threading.Thread(target=_pipe, args=(here, text), daemon=True).start()
 
 
 def _commands() -> Iterator[list[str]]:
@@ -33,14 +33,17 @@ def _commands() -> Iterator[list[str]]:
             yield ["xsel", "--clipboard", "--input"]
 
 
-def _pipe(command: Sequence[str], text: str) -> None:
-    with suppress(OSError):
-        subprocess.run(  # noqa: S603 - the system's program
-            command,
-            input=text.encode(errors="replace"),
-            check=False,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=os.environ | {"LC_ALL": "en_US.UTF-8"},  # else pbcopy takes it for Mac Roman
-            start_new_session=True,  # those of X and Wayland stay to hand it out
-        )
+def _pipe(commands: Iterable[Sequence[str]], text: str) -> None:
+    """Give `text` to the first of these that takes it: a display may be gone."""
+    for command in commands:
+        with suppress(OSError, subprocess.CalledProcessError):
+            subprocess.run(  # noqa: S603 - the system's program
+                command,
+                input=text.encode(errors="replace"),
+                check=True,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=os.environ | {"LC_ALL": "en_US.UTF-8"},  # else pbcopy takes it for Mac Roman
+                start_new_session=True,  # those of X and Wayland stay to hand it out
+            )
+            return

@@ -300,14 +300,15 @@ def pull_lines(state: PairsState, width: int, height: int) -> list[Content]:
 
 
 def _file_line(file: FileProgress, width: int) -> Content:
-    """One file: its name, a bar, its share and its state."""
+    """One file: the end of its name, a bar, its share and its state."""
     share = file.done / file.size if file.size else 1.0
     right = Content.assemble(
         bar(share, 12) if width >= 56 else "",
         f" {formats.percent(share):>5} ",
         (f"{file.phase:<8}", MUTED),
     )
-    name = shortened(file.name, max(4, width - right.cell_length - 1))
+    room = max(4, width - right.cell_length - 1)
+    name = shortened(file.name, room, end=room - 1)  # by which parts of a model differ
     return two_sides((name, ""), right, width)
 
 

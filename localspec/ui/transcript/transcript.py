@@ -59,9 +59,11 @@ AnyItem = TypeVar("AnyItem", bound=ConversationItem)
 Shown: TypeAlias = "tuple[Message, MessageVersion, AnswerFigures]"
 """A message, where it stands, and how it was made."""
 
-# An item, and how many letters and digits of it stand below the place: they stay however it is
-# wrapped, and whether its thoughts, which come first, are open. None for its beginning.
-_Place: TypeAlias = "tuple[ConversationItem, int | None]"
+# An item, how many letters and digits of it stand at one side of the place, and whether that is
+# below it. They stay however it is wrapped. In an answer that has ended they are those below, since
+# its thoughts, which may open, come first; others may open or grow below. None for the line above
+# its beginning.
+_Place: TypeAlias = "tuple[ConversationItem, int | None, bool]"
 
 
 class Transcript(ScrollView, LineWidget, can_focus=False):
@@ -214,7 +216,7 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
     def show(self, node: str) -> None:
         """Scroll to a message."""
         if (item := self.find(node)) is not None:
-            self._sought = item, None
+            self._sought = item, None, False
             self._to_sought()
 
     def _hold(self) -> None:
@@ -223,15 +225,17 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
             y = self.scroll_offset.y
             index = max(0, bisect_right(self._starts, y) - 1)
             item, line = self.items[index], y - self._starts[index]
-            self._sought = item, sum(map(_letters, item.shown[line:])) if line > 0 else None
+            below = line > 0 and isinstance(item, Answer) and item.ended
+            lines = item.shown[line:] if below else item.shown[: max(0, line)]
+            self._sought = item, sum(map(_letters, lines)), below
 
     def _to_sought(self) -> None:
         if self._sought is None:
             return
-        item, below = sought = self._sought
+        item, letters, below = sought = self._sought
         if item in self.items:
-            y = self._starts[self.items.index(item)]
-            y += -1 if below is None else _line_above(item.shown, below)
+            y, line = self._starts[self.items.index(item)], _line_above if below else _line_below
+            y += -1 if letters is None else line(item.shown, letters)
             self.scroll_to(y=max(0, y), animate=False, immediate=True)
         self._sought = sought if self._goes_on is not None else None
         self._following = self._sought is None and self.scroll_y >= self.max_scroll_y
@@ -536,6 +540,15 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
 def _letters(line: Content) -> int:
     """How many characters a line has that neither wrapping nor Markdown adds."""
     return sum(map(str.isalnum, line.plain))
+
+
+def _line_below(lines: Sequence[Content], letters: int) -> int:
+    """The number of the line before which so many letters stand."""
+    for number, line in enumerate(lines):
+        if letters <= 0:
+            return number
+        letters -= _letters(line)
+    return max(0, len(lines) - 1)
 
 
 def _line_above(lines: Sequence[Content], letters: int) -> int:
