@@ -107,9 +107,11 @@ def test_a_file_that_goes_on_lets_a_first_conversation_begin(
     config: Path, setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resumed: list[str | None] = []
+    told: list[str] = []
 
-    def run_app(_: object, *, resume: str | None, **__: object) -> str:
+    def run_app(_: object, *, resume: str | None, appearance: Appearance, **__: object) -> str:
         resumed.append(resume)
+        told.extend(appearance.problems)
         return ""
 
     config.write_text(f"[chat]\n{setting}\n")
@@ -121,6 +123,7 @@ def test_a_file_that_goes_on_lets_a_first_conversation_begin(
     begun = CliRunner().invoke(cli, ["chat"])
     assert not begun.exception
     assert resumed == [None]
+    assert ["resume in " in line for line in told] == [True] * setting.startswith("resume")
     refused = CliRunner().invoke(cli, ["chat", "--resume", "lakes"])
     assert isinstance(refused.exception, ConversationError)
 

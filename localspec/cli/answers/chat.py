@@ -91,9 +91,12 @@ def _found(words: str) -> ConversationHeader | None:
 
     try:
         return stored_conversations.latest(words)
-    except ConversationError:
+    except ConversationError as error:
         if typed("latest") or typed("resume"):
             raise
+        settings: SettingsFile | None = click.get_current_context().obj
+        if words and settings is not None:
+            settings.problems.append(f"resume in {settings.path.name}: {error.message}")
         return None
 
 
