@@ -1,10 +1,10 @@
 """What lookup and the automatic draft length take of a round without a draft.
 
-Replays recorded answers of a real model (`benchmarks/real_record.py`) token by token: lookup looks
-for a copy, the policy plans, and learns from a round without a draft, whatever it planned. In a
-real round the target's pass comes between, which fills the processor's caches with weights. So the
-same is done with warm caches and after 128 MB were read. Prints the median microseconds a token;
-no model is loaded; half a minute:
+Replays recorded answers of real models in which little is copied (`benchmarks/real_record.py`),
+token by token: lookup looks for a copy, the policy plans, and learns from a round without a draft,
+whatever it planned. In a real round the target's pass comes between, which fills the processor's
+caches with weights. So the same is done with warm caches and after 128 MB were read. Prints the
+median microseconds a token. No model is loaded; it takes a minute:
 
     uv run python -m benchmarks.controller_cost
 """
@@ -20,6 +20,7 @@ import numpy as np
 
 from benchmarks.real_lookup import CURVES
 from benchmarks.real_ngrams import Turn, turns
+from benchmarks.real_prompts import COPYING
 from localspec.engine.drafters.lookup import Lookup
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma
@@ -59,7 +60,8 @@ def taken(turn: Turn, *, cold: bool) -> Iterator[Sequence[float]]:
 
 
 def main() -> None:
-    answers = list(islice((turn for turn in turns() if len(turn.answer) > 100), 0, None, 8))
+    others = (turn for turn in turns() if turn.kind not in COPYING and len(turn.answer) > 100)
+    answers = list(islice(others, 0, None, 4))
     print(f"| caches | {' | '.join(STEPS)} | together |\n|{'---|' * (len(STEPS) + 2)}")
     for name, cold in (("warm", False), ("cold", True)):
         steps = [each for turn in answers for each in taken(turn, cold=cold)]
