@@ -191,6 +191,23 @@ async def test_a_turn_that_was_kept_for_nothing_goes_to_the_next(
     assert engine.done[3:] == ["load two"]
 
 
+async def test_requests_that_cannot_be_made_do_not_shorten_the_wait_that_is_told() -> None:
+    engine: Any = SeveralPairs()
+    queue = await queue_of(engine)
+    for i in range(20):
+        refused = to_be_made(f"pair {i}")
+        waiting = asyncio.create_task(queue.with_pair(refused))
+        await asyncio.sleep(0)
+        await engine.loaded(refused.pair)
+        await waiting
+        queue.withdraw(refused)
+    for text in "abcdefghi":
+        queue.submit(job(text))
+    with pytest.raises(Refusal) as full:
+        queue.submit(job("j"))
+    assert full.value.retry_after == 45  # nine answers of the usual length
+
+
 async def test_a_pair_that_cannot_be_loaded_is_told_and_the_others_go_on() -> None:
     engine: Any = SeveralPairs()
     queue = await queue_of(engine)

@@ -297,7 +297,7 @@ class RequestQueue:
         if self._limit is not None:
             self._limit.cancel()
         self._counters.running = 0
-        if job.line != _COUNTS:
+        if job.asked is not None and job.line != _COUNTS:  # it was an answer
             self._usual_s += 0.2 * (self._loop.time() - self._began - self._usual_s)
             self._ahead = len(self._waiting.get(_COUNTS, ()))
         if last is not None:
