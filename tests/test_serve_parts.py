@@ -946,9 +946,22 @@ def test_half_of_a_surrogate_pair_ends_no_session(written: str, read: str) -> No
 
 
 def test_a_body_with_half_a_surrogate_pair_may_be_wrong_elsewhere() -> None:
-    for body in (rb'{"prompt":"\ud83d"', rb'{"prompt":"\ud8zz"}', rb'{"prompt":"\ud83"}'):
+    wrong = (
+        r'{"prompt":"\ud83d"',
+        r'{"prompt":"\ud8zz"}',
+        r'{"prompt":"\ud83"}',
+        r'{"prompt":"\Udead"}',
+    )
+    for body in wrong:
         with pytest.raises(Refusal, match="not JSON"):
-            parsed(body, CompletionRequest)
+            parsed(body.encode(), CompletionRequest)
+
+
+def test_a_long_body_that_is_wrong_is_refused_fast() -> None:
+    began = time.process_time()
+    with pytest.raises(Refusal, match="not JSON"):
+        parsed(b'{"prompt":"\\ud83d' + b"a" * (16 << 20), CompletionRequest)
+    assert time.process_time() - began < 0.5
 
 
 @pytest.mark.parametrize("field", ["max_completion_tokens", "top_logprobs", "gamma"])
