@@ -516,7 +516,9 @@ def test_a_refused_request_that_goes_on_wrongly_leaves_no_trace(served: Serving)
         sock.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n")
         data = b""
         while b'"forbidden"' not in data:
-            data += sock.recv(65536)
+            part = sock.recv(65536)
+            assert part
+            data += part
         sock.sendall(b"zz\r\n")
         with suppress(ConnectionError):
             while sock.recv(65536):
