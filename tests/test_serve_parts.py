@@ -378,6 +378,28 @@ async def test_who_stops_reading_is_left_and_who_goes_on_is_not(
     left.abort.assert_not_called()
 
 
+async def test_a_slow_client_that_goes_on_wrongly_gets_its_whole_refusal() -> None:
+    refusal = b"x" * (8 << 20)  # more than the system keeps for a client
+
+    async def refuses(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"content-length", b"%d" % len(refusal))]
+        await send({"type": "http.response.start", "status": 413, "headers": headers})
+        await send({"type": "http.response.body", "body": refusal})
+
+    loop, config = asyncio.get_running_loop(), uvicorn.Config(refuses, log_config=None)
+    protocol = PatientProtocol(config, ServerState(), {}, loop)
+    server = await loop.create_server(lambda: protocol, "127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    writer.write(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"zz\r\n")
+    while not protocol.transport.is_closing():
+        await asyncio.sleep(0.01)
+    assert await reader.read() == refusal
+    writer.close()
+    server.close()
+
+
 # --- what the caches held ---------------------------------------------------------------------
 
 

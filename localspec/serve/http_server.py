@@ -47,7 +47,7 @@ class PatientProtocol(H11Protocol):
         try:
             super().data_received(data)
         except LocalProtocolError:  # a refused request went on wrongly: uvicorn refuses it again
-            self.transport.abort()
+            self.transport.close()
         else:
             self._wait()
 
