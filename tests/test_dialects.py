@@ -384,6 +384,14 @@ def test_a_raw_thought_keeps_the_calls_that_it_only_tries_out(
     assert dialect.said(f" {raw} ") == AnswerReading(None, f" {raw} ")
 
 
+@pytest.mark.parametrize("raw", ["a `b </think> c", "of <think> tags.</think>\n\nd"])
+@pytest.mark.parametrize("prompt", ["", "<think>"])
+def test_a_raw_answer_without_tools_is_told_at_once(prompt: str, raw: str) -> None:
+    reader = Dialect().raw().reader([], prompt=prompt)
+    assert "".join(piece.text for piece in reader.feed(raw)) == raw  # type: ignore[union-attr]
+    assert not [*reader.end()]
+
+
 RAW_TALKS = (
     ("harmony", "<|channel|>analysis<|message|>hm<|end|>",
      '<|start|>assistant<|channel|>commentary to=functions.bash<|message|>{"command": "ls"}<|call|>'),

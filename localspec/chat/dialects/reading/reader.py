@@ -44,7 +44,9 @@ class MarkReader(PieceReader):
     ) -> None:
         super().__init__(exact=exact)
         self._marks = marks
-        self._calls = CallReader(marks.calls, KnownTools(tools))
+        known = KnownTools(tools)
+        self._calls = CallReader(marks.calls, known)
+        self._plain = marks.raw and known.known == {}  # all is content
         self._over = False  # an end mark has come
         self._line = ""  # the text before this position on the same line
         self._fence = ""  # what began the block of code on the lines before
@@ -63,6 +65,9 @@ class MarkReader(PieceReader):
         return self._thought is not None and not self._marks.raw
 
     def _step(self, *, final: bool, cut: bool) -> bool:
+        if self._plain:
+            self._emit(ContentPiece, len(self._text))
+            return False
         step = self._content if self._thought is None else self._think
         more = not self._over and step(final=final, cut=cut)
         if self._over:
