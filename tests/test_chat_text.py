@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.chat.dialects import Dialect
+from localspec.chat.dialects.shapes import AnswerMarks
 from localspec.chat.events import Origin, RoundText, Span, joined
 from localspec.chat.session.answer import AnswerText, Detokeniser, StopFilter
 from localspec.engine.record.stats import FinishReason, Round
@@ -135,6 +136,9 @@ def test_stops_do_not_depend_on_how_text_is_cut(
         ("<think>", "a\n\n", "a\n\n", ""),
         ("", "a\n\n<think>b", "a", "\n\n"),
         ("", "\n\na", "", "\n\n"),
+        ("<think>", "of <think>.</think>\n\nYes\n\nNo", "of <think>.</think>\n\nYes", "\n\n"),
+        ("<think>", "a <think> b</think>c</think>\n\nd", "a <think> b</think>c</think>\n\nd", ""),
+        ("<think>", "`</think>\n\n` a</think>b\n\n", "`</think>\n\n` a</think>b", "\n\n"),
     ],
 )
 @pytest.mark.parametrize("size", [1, 2, 5, 100])
@@ -147,6 +151,46 @@ def test_a_clients_stop_strings_count_outside_of_thoughts(
     ids = tuple(range(len(pieces)))
     said.add(Round(ids, 0, 0, 0, 0.0, 0.0, 0.0, finish=FinishReason.STOP))
     assert (said.text, said.stopped_by) == (released, hit)
+
+
+PLAIN = AnswerMarks(content=("<answer>",), closers=("</answer>",))
+HARMONY = AnswerMarks(speech="harmony")
+HM = "<|channel|>analysis<|message|>hm<|end|>"
+FINAL = "<|start|>assistant<|channel|>final<|message|>"
+CALL = '<|start|>assistant<|channel|>commentary to=functions.f<|message|>{"a": "b'
+
+
+@pytest.mark.parametrize(
+    ("marks", "stop", "text", "released"),
+    [
+        (PLAIN, "<", "<think>a</think>Yes <b", "<think>a</think>Yes "),
+        (PLAIN, "<", "<b", ""),
+        (PLAIN, "</s>", "<think>a</think></s>b", "<think>a</think>"),
+        (
+            PLAIN,
+            "\n",
+            "<think>\na\n</think>\n<answer>\nYes\n",
+            "<think>\na\n</think>\n<answer>\nYes",
+        ),
+        (PLAIN, "</answer>", "<think>a</think><answer>Yes</answer>", "<think>a</think><answer>Yes"),
+        (PLAIN, "<answer>", "<think>a</think>Yes<answer>", "<think>a</think>Yes"),
+        (HARMONY, "assistant", f"{HM}{FINAL}An assistant", f"{HM}{FINAL}An "),
+        (HARMONY, "assistant", "An assistant", "An "),
+        (HARMONY, "<|", f"{HM}{FINAL}a<|end|>", f"{HM}{FINAL}a"),
+        (HARMONY, "b", f"{HM}{CALL}", f"{HM}{CALL}"[:-1]),
+        (HARMONY, "assistant", f"{HM}<|start|>assistant", f"{HM}<|start|>assistant"),
+        (PLAIN, "\n", "<think>a</think>\n<answ", "<think>a</think>\n<answ"),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_a_clients_stop_strings_do_not_count_in_marks_around_thoughts(
+    marks: AnswerMarks, stop: str, text: str, released: str, size: int
+) -> None:
+    pieces = [text[i : i + size].encode() for i in range(0, len(text), size)]
+    reader = Dialect(marks=marks).reader(())
+    said = AnswerText(pieces.__getitem__, (), own_stops=[stop], reader=reader)
+    said.add(Round(tuple(range(len(pieces))), 0, 0, 0, 0.0, 0.0, 0.0, finish=FinishReason.STOP))
+    assert (said.text, said.stopped_by) == (released, "" if released == text else stop)
 
 
 def test_where_thoughts_stay_in_the_answer_stop_strings_count_within_them() -> None:

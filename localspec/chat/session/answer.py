@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from localspec.chat.dialects import AnswerReader
+from localspec.chat.dialects import AnswerReader, ThoughtPiece
 from localspec.chat.dialects.marks import overlap
 from localspec.chat.events import MODELS, Origin, RoundText, Span, joined
 from localspec.chat.session.repetition import Repetition
@@ -108,8 +108,10 @@ class AnswerText:
             self.kind.feed(span.text)
         return RoundText(spans, done)
 
-    def _divided(self, piece: bytes, origin: Origin) -> Iterator[tuple[tuple[Span, ...], bool]]:
-        """The text that a token completes, in parts that belong to a thought, or do not."""
+    def _divided(
+        self, piece: bytes, origin: Origin
+    ) -> Iterator[tuple[tuple[Span, ...], bool | None]]:
+        """The text that a token completes, in parts; each with what `Thoughts.include` says."""
         spans = self._text.feed(piece, origin)
         if self._thoughts is None:
             yield spans, False
@@ -174,7 +176,8 @@ def _joint(begun: Origin | None, origin: Origin) -> Origin:
 class Thoughts:
     """Tells which characters of an answer belong to a thought.
 
-    Its marks belong to it, and the white space that follows it, which is only layout.
+    The marks before and after it belong to it, and the white space that follows it, which is only
+    layout. It is over once its closing mark has come.
 
     Args:
         reader: of the answer.
@@ -182,15 +185,23 @@ class Thoughts:
 
     def __init__(self, reader: AnswerReader) -> None:
         self._reader = reader
-        self._just = False  # only white space has come since the last thought
+        self._within: bool | None = False  # what was said of the last character
 
-    def include(self, char: str) -> bool:
-        """Whether a thought has the next character."""
-        before = self._reader.thinking
-        for _ in self._reader.feed(char):
-            pass
-        self._just = before or self._reader.thinking or (self._just and char.isspace())
-        return self._just
+    def include(self, char: str) -> bool | None:
+        """Whether a thought has the next character; None if it is that of the next one that tells.
+
+        A mark tells only at its end that it was none of the content's.
+        """
+        reader, ended = self._reader, self._reader.thinking
+        for piece in reader.feed(char):
+            ended = ended or isinstance(piece, ThoughtPiece)
+        if reader.thinking or reader.begun:
+            self._within = reader.thinking
+        elif ended:
+            self._within = True
+        else:
+            self._within = None if reader.begun is None else self._within is not False
+        return self._within
 
 
 class StopFilter:
@@ -210,22 +221,24 @@ class StopFilter:
         self._held: tuple[Span, ...] = ()
         self.hit: str | None = None
 
-    def feed(self, spans: tuple[Span, ...], *, thought: bool = False) -> tuple[Span, ...]:
+    def feed(self, spans: tuple[Span, ...], *, thought: bool | None = False) -> tuple[Span, ...]:
         """Add text; return what may be shown. After a `hit`, nothing is returned.
 
         Args:
             spans: the text.
-            thought: it belongs to a thought.
+            thought: it belongs to a thought; None if that shows only with the next text.
         """
-        if self.hit is not None:
+        if self.hit is not None or not spans:
             return ()
-        stops = self._in_thoughts if thought else self._stops
+        stops = self._stops if thought is False else self._in_thoughts
         if not self._stops:
             return spans
         pending = joined(self._held + spans)
         text = "".join(span.text for span in pending)
         if found := [(at + len(s), at, s) for s in stops if (at := text.find(s)) >= 0]:
             _, end, self.hit = min(found)
+        elif thought is None:
+            end = 0
         else:
             end = len(text) - max((overlap(text, stop) for stop in stops), default=0)
         released, self._held = _split(pending, end)

@@ -109,13 +109,14 @@ class ChannelReader(PieceReader):
         if end < 0:
             return False
         self._pass(end - start)
-        self._header = None
+        self._header, self._fresh = None, True
         return True
 
     def _emit(self, kind: type[ThoughtPiece] | type[ContentPiece], n: int) -> None:
         if n > 0:
-            self._out.append((ContentPiece if self._raw else kind)(self._text[:n]))
-            self._text = self._text[n:]
+            text, self._text = self._text[:n], self._text[n:]
+            self._out.append((ContentPiece if self._raw else kind)(text))
+            self._fresh = self._fresh and text.isspace()
 
     def _pass(self, n: int) -> None:
         """Pass over a mark, which is content if marks stay there."""
@@ -132,6 +133,7 @@ class ChannelReader(PieceReader):
 
     def _called(self, header: MessageHeader, *, final: bool, cut: bool) -> bool:
         """Read a call's arguments, and the rest of its message up to the closing mark."""
+        self._fresh = False
         try:
             calls, end = self._arguments(header, final=final, cut=cut)
         except UnfinishedText as error:
@@ -152,7 +154,7 @@ class ChannelReader(PieceReader):
             return False
         self._out += [ContentPiece(""), *calls] if self._raw else calls
         self._text = self._text[found[1] :] if found and found[1] >= 0 else ""
-        self._header = None
+        self._header, self._fresh = None, True
         return True
 
     def _arguments(

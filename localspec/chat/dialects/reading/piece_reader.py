@@ -18,6 +18,7 @@ class PieceReader(ABC):
 
     def __init__(self, *, exact: bool) -> None:
         self._text = ""
+        self._fresh = True  # this part is only white space so far
         self._trimmer = Trimmer(exact=exact)
         self._out: list[ReadPiece] = []
         self._underway: Underway = ()
@@ -26,6 +27,13 @@ class PieceReader(ABC):
     @abstractmethod
     def thinking(self) -> bool:
         """Whether the position is inside a thought."""
+
+    @property
+    def begun(self) -> bool | None:
+        """Whether the part at the present position has text; None while that may be a mark."""
+        if not self._fresh:
+            return True
+        return None if self._text else False
 
     @property
     def underway(self) -> Underway:

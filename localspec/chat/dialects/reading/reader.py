@@ -50,9 +50,9 @@ class MarkReader(PieceReader):
         self._over = False  # an end mark has come
         self._line = ""  # the text before this position on the same line
         self._fence = ""  # what began the block of code on the lines before
-        self._fresh = True  # this part is only white space so far
         self._called = False  # this part follows a call
         self._inner: list[bool] = []  # thoughts that seem open in this one; named within a line?
+        self._closed = False  # this thought is over, unless its mark comes once more
         self._thought = next(
             (pair for pair in marks.thoughts if pair[0] and prompt.rstrip().endswith(pair[0])), None
         )
@@ -62,7 +62,14 @@ class MarkReader(PieceReader):
     @property
     def thinking(self) -> bool:
         """Whether the position is inside a thought."""
-        return self._thought is not None and not self._marks.raw
+        return self._thought is not None and not self._closed and not self._marks.raw
+
+    @property
+    def begun(self) -> bool | None:
+        """Whether the part at the present position has text; None while that may be a mark."""
+        if self._thought is None or not self._closed:
+            return super().begun
+        return skip_blanks(self._text, len(self._thought[1])) < len(self._text)
 
     def _step(self, *, final: bool, cut: bool) -> bool:
         if self._plain:
@@ -116,16 +123,15 @@ class MarkReader(PieceReader):
         _, close = self._thought or ("", "")
         while self._inner and self._inner[-1] and not self._line.strip():
             self._inner.pop()
-        if self._inner:
-            if self._text.find(close, len(close)) >= 0:
-                self._inner.pop()
-                self._emit(ThoughtPiece, len(close))
-                return True
-            if not final:
-                return False
-        self._pass(len(close))
-        self._begin_content()
-        return True
+        again = bool(self._inner) and self._text.find(close, len(close)) >= 0
+        self._closed = bool(self._inner) and not again and not final
+        if again:
+            self._inner.pop()
+            self._emit(ThoughtPiece, len(close))
+        elif not self._closed:
+            self._pass(len(close))
+            self._begin_content()
+        return not self._closed
 
     def _drafted(self, mark: str, close: str, *, final: bool, cut: bool) -> bool:
         """Handle a call in a thought: it ends the thought, unless text follows the closing mark."""
