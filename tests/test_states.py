@@ -132,13 +132,23 @@ CALLING = (
 
 
 def thinking(
-    folder: Path, kind: str, thought: str, template: str = THINKING, rest: str = "[a-z]{30}"
+    folder: Path,
+    kind: str,
+    thought: str,
+    template: str = THINKING,
+    rest: str = "[a-z]{30}",
+    *,
+    gamma: int = 0,
 ) -> Session:
-    """A session with a tiny random model whose answers begin with `thought`."""
+    """A session with a tiny random model whose answers begin with `thought`.
+
+    It drafts for itself if `gamma` is not 0.
+    """
     path = folder / f"{kind}.gguf"
+    model = str(path if path.exists() else GENERATORS[kind](path))
     request = LoadRequest(
-        pair=str(path if path.exists() else GENERATORS[kind](path)), draft="none", ctx_size=512,
-        threads=1, flash_attn="on", temp=0.0, n_predict=99, gamma=0, chat_template=template,
+        pair=model, draft=model if gamma else "none", ctx_size=512,
+        threads=1, flash_attn="on", temp=0.0, n_predict=99, gamma=gamma, chat_template=template,
         grammar=f'root ::= "{thought}" {rest}',
     )  # fmt: skip
     session = load_session(request, progress=lambda *_: None, cancel=Cancel())
@@ -187,6 +197,23 @@ def test_a_state_goes_back_to_before_an_opening_that_the_next_prompt_lacks(tmp_p
             assert read - 17 <= answered(session, "And then?").prefill_cached <= same
             prompts.add(read % 16)
     assert len(prompts) == 16
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma3", "mamba"])
+@pytest.mark.usefixtures("lost")
+def test_a_draft_goes_on_as_well_where_a_last_thought_is_left_out(
+    tmp_path: Path, kind: str
+) -> None:
+    with closing(thinking(tmp_path, kind, "<think>why</think>", gamma=3)) as first:
+        first.enter("c1")
+        answered(first, 2 * STORY)
+        read = answered(first, "And then?").prompt_tokens
+        said = list(first.messages)
+    with closing(thinking(tmp_path, kind, "<think>why</think>", gamma=3)) as second:
+        second.enter("c1")
+        second.open(said)
+        found = answered(second, "And then?")
+        assert found.draft_cached >= read - 18
 
 
 def test_what_is_rendered_to_store_a_conversation_gives_up_no_template(
