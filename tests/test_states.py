@@ -32,10 +32,12 @@ from localspec.chat.states import cached_prefixes, state_files
 from localspec.chat.states.cached_prefixes import CachedPrefixes
 from localspec.chat.states.state_files import StateFiles, forget
 from localspec.engine.cancel import Cancel
+from localspec.engine.drafters.protocol import Proposal
 from localspec.engine.llama import Context, Model
 from localspec.engine.llama.context_options import ContextOptions
 from localspec.engine.record.stats import GenerationStats
 from localspec.engine.round import prompt_steps
+from localspec.engine.round.generate import Engine
 from localspec.errors import Cancelled
 from localspec.loading import draft_models
 from localspec.loading.load import load_session
@@ -200,14 +202,26 @@ def test_a_state_goes_back_to_before_an_opening_that_the_next_prompt_lacks(tmp_p
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma3", "mamba"])
+@pytest.mark.parametrize("stops", [False, True])
 @pytest.mark.usefixtures("lost")
 def test_a_draft_goes_on_as_well_where_a_last_thought_is_left_out(
-    tmp_path: Path, kind: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, *, stops: bool
 ) -> None:
+    """Also where Esc came between its draft and the target's pass."""
+    cancel, decode = Cancel(), Engine._decode
+
+    def stopped(engine: Engine, generation: Any, proposal: Proposal) -> Any:
+        if proposal.draft.tokens:
+            cancel.set()
+        return decode(engine, generation, proposal)
+
     with closing(thinking(tmp_path, kind, "<think>why</think>", gamma=3)) as first:
         first.enter("c1")
         answered(first, 2 * STORY)
-        read = answered(first, "And then?").prompt_tokens
+        with monkeypatch.context() as patched:
+            patched.setattr(Engine, "_decode", stopped if stops else decode)
+            read = answered(first, "And then?", cancel).prompt_tokens
+        assert cancel.is_set() is stops
         said = list(first.messages)
     with closing(thinking(tmp_path, kind, "<think>why</think>", gamma=3)) as second:
         second.enter("c1")

@@ -303,10 +303,13 @@ class StoredPrefix:
 def _cut(contexts: Sequence[Context], following: Callable[[], Sequence[int] | None]) -> None:
     """Cut off what the next prompt leaves out, as the last thought, where no copy could be cut.
 
-    A draft that leaves out a part of the text, or has another vocabulary, keeps what it holds.
+    A draft that leaves out a part of the text, or has another vocabulary, keeps what it holds. One
+    whose round was stopped holds drafted tokens after the target's.
     """
     ids = contexts[0].tokens
-    whole = [one for one in contexts if one.tokens == ids[: len(one.tokens)]]
+    sizes = [min(len(one.tokens), len(ids)) for one in contexts]
+    pairs = zip(contexts, sizes, strict=True)
+    whole = [one for one, size in pairs if 0 < size == common_prefix(one.tokens, ids)]
     bound = [one for one in whole if not one.reaches(0, one.held)]
     if bound and (prompt := following()) is not None:
         for one in bound:
