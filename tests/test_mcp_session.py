@@ -73,11 +73,22 @@ def test_results_take_at_most_what_the_context_can_hold() -> None:
     assert session.messages[-1].content == "hello"
 
 
-@pytest.mark.parametrize(("asked", "most"), [(1000, 1750), (1300, 1750), (1600, 2000)])
-def test_results_leave_an_answer_its_room_where_that_can_be(asked: int, most: int) -> None:
+@pytest.mark.parametrize(
+    ("asked", "size", "kept", "most"),
+    [
+        (1000, 7000, 500, 1750),
+        (1300, 7000, 250, 1750),
+        (1600, 7000, 125, 2000),  # not even the least share leaves the room
+        (1650, 100, 100, 2000),
+    ],
+)
+def test_results_leave_an_answer_its_room_where_that_can_be(
+    asked: int, size: int, kept: int, most: int
+) -> None:
     session, engine = fake_session(*[[*rounds_of(b"hello"), ended()]] * 2, n_ctx=2000)
     list(session.turn("x" * asked, Cancel()))
-    list(session.go_on([tool_result("a line\n" * 1000, "read", "{}")], Cancel()))
+    list(session.go_on([tool_result("word " * (size // 5), "read", "{}")], Cancel()))
+    assert len(session.messages[-2].content) in range(kept, kept + 50)
     assert asked < len(engine.prompts[-1]) <= most
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from time import perf_counter
 from typing import Any
 
@@ -32,7 +33,8 @@ _LIMITS: dict[FinishReason | None, str] = {
     FinishReason.LENGTH: "--n-predict",
     FinishReason.CONTEXT: "--ctx-size",
 }
-# Results of tools are cut to a fourth of the context, then to an eighth ..., until an answer fits.
+# Results of tools are cut to a fourth of the context, then to an eighth ..., until an answer has
+# its room; where even the least of these leaves it less, until the prompt fits.
 _SHARES = (4, 8, 16, 32)
 
 
@@ -76,13 +78,13 @@ class Turns:
 
     def go_on(self, results: Sequence[Message], cancel: Cancel) -> TurnEvents:
         """As `Session.go_on`."""
-        for share in _SHARES:
+        ways = list(product((True, False), _SHARES))
+        for roomy, share in ways:
             shortened = self._prompt.tools.shortened(results, share)
             try:
-                asked, last = [*self.messages, *shortened], share == _SHARES[-1]
-                yield from self._answer(asked, cancel, roomy=not last)
+                yield from self._answer([*self.messages, *shortened], cancel, roomy=roomy)
             except PromptTooLong:
-                if last:
+                if (roomy, share) == ways[-1]:
                     raise
             else:
                 return
