@@ -35,6 +35,7 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.protocol import Proposal
 from localspec.engine.llama import Context, Model
 from localspec.engine.llama.context_options import ContextOptions
+from localspec.engine.record.explanation import RoundExplanation
 from localspec.engine.record.stats import GenerationStats
 from localspec.engine.round import prompt_steps
 from localspec.engine.round.generate import Engine
@@ -228,6 +229,34 @@ def test_a_draft_goes_on_as_well_where_a_last_thought_is_left_out(
         second.open(said)
         found = answered(second, "And then?")
         assert found.draft_cached >= read - 18
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma3", "mamba"])
+@pytest.mark.parametrize("calls", [False, True])
+@pytest.mark.parametrize("parts", [False, True])
+def test_a_look_at_a_round_moves_no_mark_of_a_prompt(
+    tmp_path: Path, kind: str, lost: dict[str, int], *, calls: bool, parts: bool
+) -> None:
+    """Nor does a look at where two answers part, or one at a round that is just made."""
+    told = "<think>why and why and why and why and why</think>"
+    with closing(thinking(tmp_path, kind, told, CALLING, gamma=3)) as session:
+        seen: list[RoundExplanation] = []
+        session.watch(seen.append)
+        read = answered(session, 2 * STORY).prompt_tokens
+        if calls:
+            list(session.go_on([tool_result("It rains. " * 8, "weather", "{}")], Cancel()))
+        written = session.written
+        assert written is not None
+        assert seen
+        session.pair.target.n_batch = 16  # it reads the answer again in several passes
+        if parts:
+            other = replace(written, tokens=[*written.tokens[:-1], 5])
+            assert session.part(written, other, Cancel()) is not None
+        else:
+            session.explain_round(written, 0, Cancel())
+        found = answered(session, "And then?")
+        assert found.prefill_cached >= read - lost[kind]
+        assert found.draft_cached >= read - 18 or calls  # of a draft the last prompt's mark stays
 
 
 def test_what_is_rendered_to_store_a_conversation_gives_up_no_template(

@@ -61,7 +61,13 @@ class CrossVocabularyDrafter:
         self._read = 0  # of the target's tokens, how many are in the cache as text, or left out
 
     def begin(
-        self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel, *, anew: bool = False
+        self,
+        tokens: Sequence[int],
+        proposer: Proposer,
+        cancel: Cancel,
+        *,
+        anew: bool = False,
+        answered: int = 0,
     ) -> None:
         """Start a generation that continues `tokens`.
 
@@ -72,7 +78,7 @@ class CrossVocabularyDrafter:
         self._cancel = cancel
         self._proposer = proposer
         self._begun = True
-        self._prompt = len(tokens)
+        self._prompt = len(tokens) - answered
         if anew:
             self._excerpt.left_out = self._read = 0
             self.context.clear()

@@ -51,6 +51,7 @@ class HeadDrafter:
         cancel: Cancel,
         *,
         anew: bool = False,
+        answered: int = 0,  # noqa: ARG002 - the protocol's
     ) -> None:
         """Start a generation; the head has seen states of the text so far when they were computed.
 

@@ -65,7 +65,13 @@ class ModelDrafter:
         self.capabilities = Capabilities(reads_paths=removes, ahead=self._ahead)
 
     def begin(
-        self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel, *, anew: bool = False
+        self,
+        tokens: Sequence[int],
+        proposer: Proposer,
+        cancel: Cancel,
+        *,
+        anew: bool = False,
+        answered: int = 0,
     ) -> None:
         """Keep what the cache has in common with `tokens`; `anew` keeps nothing."""
         if self._ahead is not None:
@@ -77,7 +83,7 @@ class ModelDrafter:
             self.context.clear()
         # The last token is decoded anew if need be: proposing needs its logits.
         self.context.rewind(self.excerpt.resume(self.context.tokens, tokens[:-1]))
-        self._prompt = len(tokens)
+        self._prompt = len(tokens) - answered
         self._proposer = proposer
 
     def state(self, tokens: Sequence[int]) -> DrafterState:

@@ -132,9 +132,18 @@ class Drafter(Protocol):
         """What it can do; the same as long as it lives."""
 
     def begin(
-        self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel, *, anew: bool = False
+        self,
+        tokens: Sequence[int],
+        proposer: Proposer,
+        cancel: Cancel,
+        *,
+        anew: bool = False,
+        answered: int = 0,
     ) -> None:
-        """Start a generation that continues `tokens`; `anew` forgets all earlier ones."""
+        """Start a generation that continues `tokens`, the last `answered` of them its own.
+
+        `anew` forgets all earlier ones.
+        """
 
     def state(self, tokens: Sequence[int]) -> DrafterState:
         """What a proposal for `tokens` would have to read, and what it would leave out."""

@@ -142,14 +142,15 @@ def read(
     Raises:
         Cancelled: `cancel` was set; what was read stays in the cache.
     """
-    end, ending = len(tokens), 0
-    if after is not None and context.max_rollback is not None:
-        ending = max(0, end - after - _ENDING)
+    end = len(tokens)
+    prompt = 0 if after is None or context.max_rollback is None else end - after
+    ending = max(0, prompt - _ENDING)
     starts = [*range(0, ending, context.n_batch), *range(ending, end, context.n_batch)]
     for start, stop in pairwise([*starts, end]):
         cancel.check()
-        if start > 0 or after is not None:
-            context.mark(lasting=int(after is not None and start <= ending))
+        lasting = prompt > 0 and start <= ending
+        if start > 0 or lasting:
+            context.mark(lasting=int(lasting))
         logits = context.decode(tokens[start:stop], n_logits if stop == end else 0)
     return logits
 

@@ -5,8 +5,6 @@ That is the drafted tokens, and how many numbers had been drawn before them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.proposer import argmax_proposer
 from localspec.engine.drafters.protocol import Drafter
@@ -41,9 +39,8 @@ def explain_again(
     how = verification(record.settings)
     how.sampler.accept(tokens[record.begun :])
     passes = PassRecorder(how.proposer, made.drafted)
-    draft = _drafted_again(engine, made, tokens, passes, cancel)
-    for _ in engine.prefill(tokens, cancel, follow_clock=False):
-        cancel.check()
+    draft = _drafted_again(engine, record, made, passes, cancel)
+    engine.read_again(record, made.position, cancel)
     engine.target.mark(len(made.drafted) + 1)
     logits = engine.target.decode([tokens[-1], *made.drafted], len(made.drafted) + 1)
     passes.logits = logits
@@ -56,19 +53,20 @@ def explain_again(
 
 def _drafted_again(
     engine: Engine,
+    record: GenerationRecord,
     made: RoundRecord,
-    tokens: Sequence[int],
     passes: PassRecorder,
     cancel: Cancel,
 ) -> Draft:
     """The same draft, with the rows that it was drawn from."""
+    tokens = record.tokens[: made.position]
     own, copied = made.drafted[: made.own], made.drafted[made.own :]
     drafter = engine.drafters.get(made.figures.drafter)
     if drafter is None or not own or not can_record(drafter, passes.proposer):
         return Draft(own).followed_by(copied)
     if drafter.capabilities.listener is not None:
-        _show(engine, drafter, tokens, made.begun, cancel)
-    drafter.begin(tokens, passes, cancel)
+        _show(engine, drafter, record, made, cancel)
+    drafter.begin(tokens, passes, cancel, answered=len(tokens) - record.begun)
     plan = Plan(max(made.own, made.figures.block), drafter.name, whole=not made.figures.left_out)
     found = drafter.propose(tokens, plan).draft
     drafter.observe(tokens, 0)
@@ -84,18 +82,18 @@ def _drafted_again(
 
 
 def _show(
-    engine: Engine, drafter: Drafter, tokens: Sequence[int], begun: int, cancel: Cancel
+    engine: Engine, drafter: Drafter, record: GenerationRecord, made: RoundRecord, cancel: Cancel
 ) -> None:
     """Replay the target's states to a head part by part, and draft after each part.
 
     A head that begins anew reads only the latest states, so it would miss the parts before.
     """
     engine.target.clear()
+    tokens = record.tokens[: made.position]
     drafter.begin(tokens, argmax_proposer, cancel)
     last = len(tokens) - 1
-    for end in (*range(begun + EXCERPT_TOKENS, last, EXCERPT_TOKENS), last):
-        for _ in engine.prefill(tokens[:end], cancel, follow_clock=False):
-            cancel.check()
+    for end in (*range(made.begun + EXCERPT_TOKENS, last, EXCERPT_TOKENS), last):
+        engine.read_again(record, end, cancel)
         engine.target.decode(tokens[end - 1 : end], 0)
         if end < last:
             drafter.propose(tokens[: end + 1], Plan(1, drafter.name))

@@ -62,8 +62,7 @@ def _scores(engine: Engine, record: GenerationRecord, at: int, cancel: Cancel) -
         return {}
     text = record.tokens[:at]
     how.sampler.accept(text[record.begun :])
-    for _ in engine.prefill(text, cancel, follow_clock=False):
-        cancel.check()
+    engine.read_again(record, at, cancel)
     scores = _scored(how, engine.target.decode(text[-1:], 1)[0], text)
     is_end = engine.target.model.is_end
     ends = [score for token, score in scores.items() if is_end(token)]

@@ -157,7 +157,8 @@ class RoundRecorder:
         """Have all drafters that can be recorded use `proposer`; return these."""
         able = [each for each in self._drafters.values() if can_record(each, self._how.proposer)]
         for drafter in able:
-            drafter.begin(self._record.tokens, proposer, self._cancel)
+            told, written = self._record.tokens, self._record.written
+            drafter.begin(told, proposer, self._cancel, answered=written)
         return able
 
 

@@ -106,6 +106,7 @@ class Engine:
         *,
         follow_clock: bool = True,
         goes_on: bool = False,
+        answered: int = 0,
     ) -> Generator[tuple[int, int], None, Prefill]:
         """Read all but the last token of `prompt` into the target's cache, reusing what is there.
 
@@ -118,6 +119,8 @@ class Engine:
                 that are as long as possible.
             goes_on: whether the prompt's last message follows a question, as the result of a call.
                 The next one may leave out all of that, so the mark of the question's prompt stays.
+            answered: how many tokens at the end were written as its answer; no mark of a prompt
+                moves there.
 
         Yields:
             (tokens read, tokens to read), before the first batch and after every one.
@@ -145,7 +148,8 @@ class Engine:
             yield 0, end - cached
         while (at := len(self.target.tokens)) < end:
             cancel.check()
-            self.target.mark(lasting=2 if goes_on else 1)
+            within = at >= len(prompt) - answered
+            self.target.mark(lasting=0 if within else 2 if goes_on else 1)
             step = self.steps.size(at) if follow_clock else self.target.n_batch
             if self.target.max_rollback is not None:  # the last mark is gone back to
                 step = self.steps.shortened(step, end - at)
@@ -155,6 +159,19 @@ class Engine:
             yield len(self.target.tokens) - cached, end - cached
         self.target.wait()  # or the first round would seem to take the prompt's time
         return Prefill(len(prompt), cached, end - cached, perf_counter() - started)
+
+    def read_again(self, record: GenerationRecord, n: int, cancel: Cancel) -> None:
+        """Read all but the last of the first `n` tokens of a finished generation.
+
+        Raises:
+            Cancelled: `cancel` was set.
+        """
+        goes_on, answered = record.settings.goes_on, n - record.begun
+        reading = self.prefill(
+            record.tokens[:n], cancel, follow_clock=False, goes_on=goes_on, answered=answered
+        )
+        for _ in reading:
+            cancel.check()
 
     def _show(self, asked: Sequence[str]) -> None:
         """Show the target's decodes to those of its drafters that may be asked."""
