@@ -209,10 +209,13 @@ def test_a_summary_takes_the_place_of_what_was_said() -> None:
     assert contents(session.messages) == [("user", RECALL), ("assistant", "hello")]
 
 
-@pytest.mark.parametrize("turns", [9, 16])
-def test_a_summary_is_of_as_many_turns_as_fit(turns: int) -> None:
-    session, engine = fake_session(*[HELLO] * (turns + 2), n_ctx=600)
-    asked = [f"question {n}" for n in range(10, 10 + turns)]
+@pytest.mark.parametrize(
+    ("turns", "n_ctx", "size", "most"),
+    [(9, 600, 0, 450), (16, 600, 0, 450), (18, 20_000, 1000, 15_904)],
+)
+def test_a_summary_is_of_as_many_turns_as_fit(turns: int, n_ctx: int, size: int, most: int) -> None:
+    session, engine = fake_session(*[HELLO] * (turns + 2), n_ctx=n_ctx)
+    asked = [f"question {n}" + "x" * size for n in range(10, 10 + turns)]
     for question in asked:
         list(session.turn(question, Cancel()))
     events = list(session.compact(Cancel()))
@@ -220,9 +223,10 @@ def test_a_summary_is_of_as_many_turns_as_fit(turns: int) -> None:
     told = [question for question in asked if question in FakeModel().text(prompt)]
     left_out = [event.messages // 2 for event in events if isinstance(event, TurnsLeftOut)]
     assert left_out == [len(asked) - len(told)]
-    # With one turn more, less than a quarter of the context would be left for the summary.
+    # With one turn more, less than a quarter of the context would be left for the summary, or less
+    # than a long summary takes.
     turn = len(prompt) // (len(told) + 1)
-    assert 450 - turn < len(prompt) <= 450
+    assert most - turn < len(prompt) <= most
     list(session.turn("more", Cancel()))
     assert RECALL in FakeModel().text(engine.prompts[-1])
 

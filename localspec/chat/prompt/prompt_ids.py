@@ -14,6 +14,7 @@ from localspec.errors import PromptTooLong
 # When turns are left out, this share of the context stays filled. Leaving out one turn at a time
 # would change the prompt's beginning, and so require a full prefill, with every new turn.
 _FILLED = 0.75
+_SUMMARY = 4096  # tokens that it may take, with the thoughts before it
 
 
 class MessageWindow:
@@ -29,9 +30,10 @@ class MessageWindow:
 
     def __init__(self, size: int, *, sums_up: bool = False) -> None:
         self._size, self._sums_up = size, sums_up
-        self._enough = int(_FILLED * size)
-        # A summary needs more room than an answer, since it must not be cut.
-        self._most = self._enough if sums_up else size - min(512, size // 8)
+        # A summary needs more room than an answer, since it must not be cut. It takes the place of
+        # these turns, so none of them needs to make room for a later one.
+        self._most = size - (min(_SUMMARY, size // 4) if sums_up else min(512, size // 8))
+        self._enough = self._most if sums_up else int(_FILLED * size)
         self.left_out = 0
 
     def fit(
