@@ -411,6 +411,23 @@ def test_a_thought_that_no_client_tells_is_not_copied_with_each_turn(tmp_path: P
             assert completions._prefixes.n_bytes == 0
 
 
+@needs_templates
+@pytest.mark.parametrize("kind", ["llama", "mamba"])
+def test_thoughts_that_stay_in_the_answer_are_told_with_it(tmp_path: Path, kind: str) -> None:
+    template = templates()["mistralai-Ministral-3-14B-Reasoning-2512"]
+    thought = "[THINK]why and why and why[/THINK]"
+    with closing(thinking(tmp_path, kind, thought, template=template)) as session:
+        session.settings = replace(session.settings, reasoning_format="none")
+        completions, talk = Completions(session), [Message(Role.USER, 2 * STORY)]
+        for _ in range(2):
+            text = answer_of(completions, session, talk).text
+            assert text.startswith(thought)
+            talk += [Message(Role.ASSISTANT, text), Message(Role.USER, "And then?")]
+        held = session.pair.target.held
+        answer_of(completions, session, [Message(Role.USER, STORY[::-1])])
+        assert answer_of(completions, session, talk).stats.prefill_cached == held
+
+
 @pytest.mark.parametrize("kind", ["gemma3", "mamba"])
 def test_an_answer_that_was_begun_is_one_with_what_followed(tmp_path: Path, kind: str) -> None:
     with closing(thinking(tmp_path, kind, "")) as session:

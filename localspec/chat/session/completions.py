@@ -120,7 +120,7 @@ class Completions:
         asked, said, known = self._last
         template = self._session.template
         with suppress(LocalspecError, Cancelled):
-            messages = _next_messages(asked, said, template.dialect)
+            messages = _next_messages(asked, said, self._session.dialect)
             text = template.render(messages, Cancel(), asked.variables, give_up=False)
             return known.following(text)
         return None
