@@ -392,6 +392,30 @@ def test_what_was_read_of_another_text_is_not_taken_for_the_next(
     assert drafter.state([*other, 5]).pending_tokens == pending + 1 > 3
 
 
+@pytest.mark.parametrize("name", ["smaller", "strange"])
+@pytest.mark.parametrize("late", [0, 1, 60])
+def test_the_mark_of_a_prompt_lies_within_it_however_late_a_draft_is_asked(
+    contexts: dict[str, Context], monkeypatch: pytest.MonkeyPatch, name: str, late: int
+) -> None:
+    """Of a draft with a state the next prompt goes back there."""
+    marks: list[int] = []
+
+    def mark(context: Context, _ahead: int = 0, *, lasting: int = 0) -> None:
+        marks.extend([context.held] * lasting)
+
+    monkeypatch.setattr(Context, "max_rollback", 0)
+    monkeypatch.setattr(Context, "mark", mark)
+    target, context = contexts["target"].model, contexts[name]
+    both = VocabularyMap(target, context.model)
+    drafter = CrossVocabularyDrafter(context, both)
+    text = "The little boat went out to sea, and the wind was kind to it. " * 20
+    ids = target.tokenize(text, add_special=True, parse_special=False)[: 100 + late]
+    drafter.begin(ids[:100], argmax_proposer, Cancel(), anew=True)
+    drafter.propose(ids, Plan(1, drafter.name, whole=True))
+    prompt = len(spelled(both, ids[:100]).ids)
+    assert prompt - 24 < marks[-1] < prompt
+
+
 def of_a_narrow_draft(
     contexts: dict[str, Context], strange: Model, n_ctx: int, text: str, n: int
 ) -> list[Round]:

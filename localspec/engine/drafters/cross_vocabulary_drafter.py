@@ -55,7 +55,7 @@ class CrossVocabularyDrafter:
         self._cancel = Cancel()
         self._proposer: Proposer = argmax_proposer
         self._begun = False
-        self._prompt = 0  # the target's tokens of it, until it is read
+        self._prompt = 0  # the target's tokens of it, until its end is read
         self._excerpt = Excerpt(room=context.n_ctx, cuts_back=context.max_rollback is None)
         self._held = 0  # tokens that the last proposal went on from
         self._read = 0  # of the target's tokens, how many are in the cache as text, or left out
@@ -113,13 +113,21 @@ class CrossVocabularyDrafter:
             return Proposal(self.name)
         context.rewind(same)
         cached = len(context.tokens)
-        after = len(tokens) - self._prompt if self._prompt else None  # by the target's tokens
-        self._prompt = 0
+        after = self._after_prompt(tokens)
         logits = read(context, self._cancel, ids[cached:], 1, after=after)[0]
         self._read = self._held = len(tokens)
         draft = self._text if self._proposer is argmax_proposer else self._shared
         drafted = draft(logits, tokens, plan, limit)
         return replace(drafted, read=len(ids) - cached, cached=cached)
+
+    def _after_prompt(self, tokens: Sequence[int]) -> int | None:
+        """How many of the model's ids spell what follows the prompt, if its end is read now."""
+        prompt, self._prompt = self._prompt, 0
+        if not prompt:
+            return None
+        answer = Spelling(self._vocabularies)
+        answer.follow(tokens[prompt:])
+        return len(answer.ids)
 
     def _spell(self, tokens: Sequence[int]) -> int:
         """Follow the text; return how many tokens of the cache are right."""
