@@ -335,6 +335,20 @@ def test_cancelling_during_the_prefill() -> None:
     assert engine.target.tokens == [1] * 16
 
 
+@pytest.mark.parametrize(
+    ("max_rollback", "can_truncate", "passes"),
+    [(None, True, [32, 8]), (0, True, [24, 16]), (0, False, [32, 8])],
+)
+def test_the_last_pass_over_a_prompt_is_not_short_where_its_mark_is_gone_back_to(
+    max_rollback: int | None, can_truncate: bool, passes: list[int]
+) -> None:
+    target = StubContext(random_script(VOCAB, 5), StubModel(VOCAB))
+    target.max_rollback, target.can_truncate = max_rollback, can_truncate
+    engine = Engine(target)  # type: ignore[arg-type]
+    list(engine.prefill([1] * 41, Cancel(), follow_clock=False))
+    assert list(map(len, target.batches)) == passes
+
+
 def passes_over(monkeypatch: pytest.MonkeyPatch, token_s: float, **how: bool) -> list[int]:
     """The sizes of the passes over 3,000 tokens of a prompt, then 900 more, at `token_s` each."""
     now = [0.0]

@@ -144,6 +144,7 @@ class Engine:
         end = len(prompt) - 1
         cached = self.target.keep_prefix(prompt[:end])
         self.steps.begin()
+        marks = self.target.can_truncate and self.target.max_rollback is not None
         if cached < end:
             yield 0, end - cached
         while (at := len(self.target.tokens)) < end:
@@ -151,7 +152,7 @@ class Engine:
             within = at >= len(prompt) - answered
             self.target.mark(lasting=0 if within else 2 if goes_on else 1)
             step = self.steps.size(at) if follow_clock else self.target.n_batch
-            if self.target.max_rollback is not None:  # the last mark is gone back to
+            if marks:  # the last one is gone back to
                 step = self.steps.shortened(step, end - at)
             part, begun = prompt[at : min(at + step, end)], perf_counter()
             self.target.decode(part, 0)
