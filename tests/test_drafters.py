@@ -18,6 +18,7 @@ from localspec.bench.prompt_sets import drafters_of
 from localspec.chat.events import Origin
 from localspec.drafter_names import DRAFT, LOOKUP
 from localspec.engine.cancel import Cancel
+from localspec.engine.drafters import steps
 from localspec.engine.drafters.lookup import Lookup
 from localspec.engine.drafters.model_drafter import ModelDrafter
 from localspec.engine.drafters.proposer import argmax_proposer
@@ -50,6 +51,7 @@ from .fakes import ended, fake_session
 from .support.end_alone import EndAlone
 from .support.gguf_models import write_random_llama, write_random_mamba
 from .support.pairwise import usually
+from .support.stub_context import StubContext, StubModel, random_script
 
 RANDOM = "draft 2"
 TARGET = {0: {n: 10.0 + n for n in range(1, 65)}}
@@ -311,6 +313,31 @@ def test_a_draft_reads_the_end_of_a_text_that_its_cache_cannot_hold() -> None:
     assert excerpt.left_out == left_out
     assert excerpt.state(202, 1) == (1, left_out, 0)
     assert not excerpt.cuts(202, 1, whole=True)  # it goes on
+
+
+@pytest.mark.parametrize(
+    ("after", "marks"),
+    [
+        (None, [(16, 0), (32, 0), (48, 0)]),
+        (0, [(16, 0), (32, 0), (34, 1)]),
+        (34, [(0, 1), (16, 0), (32, 0), (48, 0)]),
+        (50, [(16, 0), (32, 0), (48, 0)]),  # none of the prompt is read
+    ],
+)
+def test_the_end_of_a_prompt_is_marked_once(
+    monkeypatch: pytest.MonkeyPatch, after: int | None, marks: list[tuple[int, int]]
+) -> None:
+    """Of a draft with a state, each mark is a copy."""
+    made: list[tuple[int, int]] = []
+
+    def mark(context: StubContext, *, lasting: int = 0) -> None:
+        made.append((context.held, lasting))
+
+    monkeypatch.setattr(StubContext, "mark", mark)
+    context = StubContext(random_script(4, 5), StubModel(4), n_batch=16, max_rollback=0)
+    context.watch(None)
+    steps.read(context, Cancel(), [1] * 50, 1, after=after)  # type: ignore[arg-type]
+    assert made == marks
 
 
 def test_a_round_says_how_much_of_a_long_text_its_drafter_did_not_read(

@@ -148,7 +148,7 @@ def read(
     starts = [*range(0, ending, context.n_batch), *range(ending, end, context.n_batch)]
     for start, stop in pairwise([*starts, end]):
         cancel.check()
-        lasting = prompt > 0 and start <= ending
+        lasting = prompt > 0 and start == ending
         if start > 0 or lasting:
             context.mark(lasting=int(lasting))
         logits = context.decode(tokens[start:stop], n_logits if stop == end else 0)
