@@ -30,7 +30,7 @@ from localspec.loading.load_request import LoadRequest
 from localspec.pairs.gguf import header as gguf
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.memory.free import DEVICE_RESERVE, Device, FreeMemory
-from localspec.pairs.memory.model_facts import ModelFacts, facts
+from localspec.pairs.memory.model_facts import ModelFacts, draft_facts, facts
 from localspec.pairs.memory.need import ModelSetup, need
 from localspec.pairs.memory.outlook import outlook_for, unread
 from localspec.pairs.memory.placement import DEFAULT_CTX, PROGRAM, MemoryPlan, UserLimits, plan
@@ -537,6 +537,13 @@ def test_the_copies_of_a_state_are_counted_that_two_prompts_and_a_round_go_back_
     own, state = need(with_state, setup), 2_000_000 * 24 * 4
     assert own.host_buffers - need(model(), setup).host_buffers == 3 * state
     assert own.host_cache - need(model(), setup).host_cache == state
+
+
+def test_a_draft_keeps_no_copy_of_a_state_from_after_a_call(tmp_path: Path) -> None:
+    header = gguf.read_header(gguf_models.write_random_mamba(tmp_path / "m.gguf"))
+    target, draft, setup = facts(header), draft_facts(header), ModelSetup(n_ctx=512)
+    other = need(target, setup).host_buffers - (need(draft, setup).host_buffers - draft.table)
+    assert other == target.state[0] * target.state[1] * 4 > 0
 
 
 def test_a_draft_as_large_as_the_target_is_said_to_cost_too_much() -> None:

@@ -53,6 +53,8 @@ class ModelFacts:
         experts: the part of each layer's bytes that its experts take.
         largest_matrix: bytes of the largest tensor of a layer.
         indexer: what choosing the tokens that are attended to takes of a batch.
+        marks: how many copies of its state localspec keeps for rollback: of a question, of a round,
+            and of a target's prompt that goes on after calls.
     """
 
     architecture: str
@@ -78,6 +80,7 @@ class ModelFacts:
     experts: tuple[int, ...] = ()
     largest_matrix: int = 0
     indexer: Indexer = DENSE
+    marks: int = 3
 
     @property
     def flashes(self) -> bool:
@@ -156,7 +159,7 @@ def facts(header: GgufHeader, *, mtp: bool = False) -> ModelFacts:
 def draft_facts(draft: GgufHeader) -> ModelFacts:
     """The sizes of a draft model or a head's file, in addition to those of the target."""
     found = facts(draft)
-    found = replace(found, table=_TOKEN_BYTES * found.vocab)
+    found = replace(found, table=_TOKEN_BYTES * found.vocab, marks=2)
     kind = head_kind(draft)
     if not kind:
         return found

@@ -22,8 +22,6 @@ _F16: Final = 2
 _I64: Final = 8
 _COPIES: Final = 3  # additional ones, if several devices work on a prompt at the same time
 _COPIED_EXPERTS: Final = 2
-# localspec's own copies of the states, for rollback: of a question, of a call's result, of a round
-_MARKS: Final = 3
 _BLOCKS: Final = {name.lower(): (block, size) for name, block, size in GGML_TYPES.values()}
 
 # Architectures of which llama.cpp keeps snapshots of recurrent states (src/llama-arch.cpp).
@@ -132,7 +130,7 @@ def need(model: ModelFacts, setup: ModelSetup) -> MemoryNeed:
         weights_device,
         sum(caches[:first]) + states - device_state,
         sum(caches[first:]) + device_state,
-        output + _MARKS * state + host_compute + shared + shown + model.table,
+        output + model.marks * state + host_compute + shared + shown + model.table,
         max(1, used) * (compute + shared) if on_device else 0,
     )
 
