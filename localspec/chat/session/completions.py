@@ -252,7 +252,9 @@ class Completions:
 def _next_messages(asked: AnswerRequest, said: str, dialect: Dialect) -> list[Message]:
     """The messages of the next request, if the client goes on after the answer `said`.
 
-    Its calls get results. Its thought is there unless the client told none of the earlier ones.
+    Its calls get results. Its thought is there unless the client told earlier answers and none of
+    their thoughts. That is a guess: these may have had none, as examples or calls without thinking.
+    A wrong one costs a copy of the cache, or reading the answer again, once another client asks.
     """
     tools = asked.variables.get("tools")
     calls = dialect.calls(said, tools if isinstance(tools, list) else ())
