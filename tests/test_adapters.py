@@ -21,6 +21,7 @@ from localspec.chat.events import RoundText
 from localspec.chat.session.session import Session
 from localspec.cli.shared_options import shared_options
 from localspec.engine.cancel import Cancel
+from localspec.engine.llama import repacking_works
 from localspec.engine.llama.log import start_backend
 from localspec.errors import LocalspecError
 from localspec.loading.load import check, load_session
@@ -71,7 +72,9 @@ def greedy(
 ) -> list[int]:
     """What llama.cpp's own functions write for these ids."""
     start_backend()
-    model = lib.llama_model_load_from_file(os.fsencode(target), lib.llama_model_default_params())
+    how = lib.llama_model_default_params()
+    how.use_extra_bufts = repacking_works()
+    model = lib.llama_model_load_from_file(os.fsencode(target), how)
     loaded = [lib.llama_adapter_lora_init(model, os.fsencode(path)) for path, _ in adapters]
     params = lib.llama_context_default_params()
     params.n_ctx, params.n_threads, params.n_threads_batch = 512, 1, 1

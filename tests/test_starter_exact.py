@@ -17,6 +17,7 @@ from llama_cpp import llama_cpp as lib
 
 from localspec.chat.session.session import Session
 from localspec.engine.cancel import Cancel
+from localspec.engine.llama import repacking_works
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
 
@@ -51,7 +52,7 @@ class Reference:
 
     def __init__(self, path: Path) -> None:
         params = lib.llama_model_default_params()
-        params.use_extra_bufts = True
+        params.use_extra_bufts = repacking_works()
         model = lib.llama_model_load_from_file(bytes(path), params)
         assert model
         how = lib.llama_context_default_params()
