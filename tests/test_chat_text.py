@@ -139,6 +139,12 @@ def test_stops_do_not_depend_on_how_text_is_cut(
         ("<think>", "of <think>.</think>\n\nYes\n\nNo", "of <think>.</think>\n\nYes", "\n\n"),
         ("<think>", "a <think> b</think>c</think>\n\nd", "a <think> b</think>c</think>\n\nd", ""),
         ("<think>", "`</think>\n\n` a</think>b\n\n", "`</think>\n\n` a</think>b", "\n\n"),
+        (
+            "<think>",
+            "a <think>…</think> b.\n\nc</think>d",
+            "a <think>…</think> b.\n\nc</think>d",
+            "",
+        ),
     ],
 )
 @pytest.mark.parametrize("size", [1, 2, 5, 100])
@@ -180,6 +186,7 @@ CALL = '<|start|>assistant<|channel|>commentary to=functions.f<|message|>{"a": "
         (HARMONY, "b", f"{HM}{CALL}", f"{HM}{CALL}"[:-1]),
         (HARMONY, "assistant", f"{HM}<|start|>assistant", f"{HM}<|start|>assistant"),
         (PLAIN, "\n", "<think>a</think>\n<answ", "<think>a</think>\n<answ"),
+        (HARMONY, "\n\n", f"{HM}\n\nYes", f"{HM}\n\nYes"),
     ],
 )
 @pytest.mark.parametrize("size", [1, 3, 1000])

@@ -319,7 +319,7 @@ def test_a_draft_reads_the_end_of_a_text_that_its_cache_cannot_hold() -> None:
     ("after", "marks"),
     [
         (None, [(16, 0), (32, 0), (48, 0)]),
-        (0, [(16, 0), (32, 0), (34, 1)]),
+        (0, [(0, 0), (16, 0), (32, 0), (34, 1)]),
         (34, [(0, 1), (16, 0), (32, 0), (48, 0)]),
         (50, [(16, 0), (32, 0), (48, 0)]),  # none of the prompt is read
     ],
@@ -327,7 +327,7 @@ def test_a_draft_reads_the_end_of_a_text_that_its_cache_cannot_hold() -> None:
 def test_the_end_of_a_prompt_is_marked_once(
     monkeypatch: pytest.MonkeyPatch, after: int | None, marks: list[tuple[int, int]]
 ) -> None:
-    """Of a draft with a state, each mark is a copy."""
+    """Of a draft with a state each mark is a copy; the first is for a stop in what follows."""
     made: list[tuple[int, int]] = []
 
     def mark(context: StubContext, *, lasting: int = 0) -> None:

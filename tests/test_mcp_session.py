@@ -78,7 +78,7 @@ def test_results_take_at_most_what_the_context_can_hold() -> None:
     [
         (1000, 7000, 500, 1750),
         (1300, 7000, 250, 1750),
-        (1600, 7000, 125, 2000),  # not even the least share leaves the room
+        (1600, 7000, 62, 2000),  # not even the least share leaves the room
         (1650, 100, 100, 2000),
     ],
 )

@@ -123,7 +123,7 @@ def test_a_file_that_goes_on_lets_a_first_conversation_begin(
     begun = CliRunner().invoke(cli, ["chat"])
     assert not begun.exception
     assert resumed == [None]
-    assert ["resume in " in line for line in told] == [True] * setting.startswith("resume")
+    assert ["line 2: " in line for line in told] == [True] * setting.startswith("resume")
     refused = CliRunner().invoke(cli, ["chat", "--resume", "lakes"])
     assert isinstance(refused.exception, ConversationError)
 

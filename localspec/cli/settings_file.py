@@ -97,7 +97,7 @@ class SettingsFile:
                 elif not table and plain in others():
                     pass
                 elif plain in _options(command):
-                    self._note(table, setting, f"{setting} is for the command line: --{plain}")
+                    self.note(table, setting, f"{setting} is for the command line: --{plain}")
                 else:
                     self._unknown(table, setting, known)
         return found
@@ -146,12 +146,13 @@ class SettingsFile:
     def _unknown(self, table: str, setting: str | None, known: Iterable[str]) -> None:
         what = f"table [{table}]" if setting is None else f"setting {setting}"
         meant = _instead((setting or table).replace("_", "-"), known)
-        self._note(table, setting, f"there is no {what}; {meant}")
+        self.note(table, setting, f"there is no {what}; {meant}")
 
     def _wrong(self, table: str, setting: str, value: Any, allowed: str) -> None:
-        self._note(table, setting, f"{setting} cannot be {_as_toml(value)}: {allowed}")
+        self.note(table, setting, f"{setting} cannot be {_as_toml(value)}: {allowed}")
 
-    def _note(self, table: str, setting: str | None, text: str) -> None:
+    def note(self, table: str, setting: str | None, text: str) -> None:
+        """Add a fault of a setting of `table`, or of all of it, with its place in the file."""
         line = self._line(table, setting)
         where = f"{_shown(self.path)}, line {line}" if line else _shown(self.path)
         note = f"{where}: {text}"

@@ -48,6 +48,7 @@ class PatientProtocol(H11Protocol):
             super().data_received(data)
         except LocalProtocolError:  # a refused request went on wrongly: uvicorn refuses it again
             self.transport.close()
+            self.loop.call_later(_STALLED_S, self.transport.abort)  # it may read no more
         else:
             self._wait()
 

@@ -14,7 +14,9 @@ from localspec.errors import PromptTooLong
 # When turns are left out, this share of the context stays filled. Leaving out one turn at a time
 # would change the prompt's beginning, and so require a full prefill, with every new turn.
 _FILLED = 0.75
-_SUMMARY = 4096  # tokens that it may take, with the thoughts before it
+# Tokens that a summary may take with the thoughts before it, and the least share of the context:
+# whoever has a full large one cannot follow the advice to raise it.
+_SUMMARY, _OF_LARGE = 4096, 16
 
 
 class MessageWindow:
@@ -30,9 +32,10 @@ class MessageWindow:
 
     def __init__(self, size: int, *, sums_up: bool = False) -> None:
         self._size, self._sums_up = size, sums_up
+        summary = min(max(_SUMMARY, size // _OF_LARGE), size // 4)
         # A summary needs more room than an answer, since it must not be cut. It takes the place of
         # these turns, so none of them needs to make room for a later one.
-        self._most = size - (min(_SUMMARY, size // 4) if sums_up else min(512, size // 8))
+        self._most = size - (summary if sums_up else min(512, size // 8))
         self._enough = self._most if sums_up else int(_FILLED * size)
         self.left_out = 0
 

@@ -197,7 +197,7 @@ class Thoughts:
             ended = ended or isinstance(piece, ThoughtPiece)
         if reader.thinking or reader.begun:
             self._within = reader.thinking
-        elif ended:
+        elif ended or (self._within and char.isspace()):
             self._within = True
         else:
             self._within = None if reader.begun is None else self._within is not False

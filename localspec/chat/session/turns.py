@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product
 from time import perf_counter
 from typing import Any
 
@@ -78,7 +77,10 @@ class Turns:
 
     def go_on(self, results: Sequence[Message], cancel: Cancel) -> TurnEvents:
         """As `Session.go_on`."""
-        ways = list(product((True, False), _SHARES))
+        whole = self._prompt.tools.shortened(results, _SHARES[0]) == list(results)
+        ways = [(True, share) for share in _SHARES]
+        # A result that has its place whole is cut no further where that makes too little room.
+        ways += [(False, _SHARES[0])] * whole + [(False, _SHARES[-1])]
         for roomy, share in ways:
             shortened = self._prompt.tools.shortened(results, share)
             try:

@@ -307,10 +307,11 @@ def _cut(contexts: Sequence[Context], following: Callable[[], Sequence[int] | No
     whose round was stopped holds drafted tokens after the target's.
     """
     ids = contexts[0].tokens
-    sizes = [min(len(one.tokens), len(ids)) for one in contexts]
-    pairs = zip(contexts, sizes, strict=True)
-    whole = [one for one, size in pairs if 0 < size == common_prefix(one.tokens, ids)]
-    bound = [one for one in whole if not one.reaches(0, one.held)]
+
+    def whole(one: Context) -> bool:
+        return 0 < min(len(one.tokens), len(ids)) == common_prefix(one.tokens, ids)
+
+    bound = [one for one in contexts if whole(one) and not one.reaches(0, one.held)]
     if bound and (prompt := following()) is not None:
         for one in bound:
             one.keep_prefix(prompt)

@@ -96,7 +96,7 @@ def _found(words: str) -> ConversationHeader | None:
             raise
         settings: SettingsFile | None = click.get_current_context().obj
         if words and settings is not None:
-            settings.problems.append(f"resume in {settings.path.name}: {error.message}")
+            settings.note("chat", "resume", error.message)
         return None
 
 

@@ -149,7 +149,7 @@ def read(
     for start, stop in pairwise([*starts, end]):
         cancel.check()
         lasting = prompt > 0 and start == ending
-        if start > 0 or lasting:
+        if start > 0 or prompt > 0:  # even the first: without a mark, a stop empties the cache
             context.mark(lasting=int(lasting))
         logits = context.decode(tokens[start:stop], n_logits if stop == end else 0)
     return logits

@@ -264,7 +264,6 @@ class Answer(ConversationItem):
 
     Attributes:
         thought: what the model thought before.
-        ended: whether no more text will come.
     """
 
     def __init__(
@@ -280,7 +279,7 @@ class Answer(ConversationItem):
         self.thought = Thought(self._dialect, tools)
         self._spans: list[Span] = [span for span in spans if span.text]
         self._by_origin = by_origin
-        self.ended = False
+        self._ended = False
         self._references: Mapping[str, Any] = {}
         self._footnote = Content("")
         self._thought_grew = False
@@ -329,7 +328,7 @@ class Answer(ConversationItem):
 
     def finish(self, figures: AnswerFigures, reason: FinishReason | None) -> None:
         """End the answer with a line about how it went."""
-        self.ended = True
+        self._ended = True
         self.thought.recall(figures)
         self._references = definitions("".join(span.text for span in self._spans))
         if self._references:
@@ -371,7 +370,7 @@ class Answer(ConversationItem):
             self._put([self._queue.popleft()])
         elif self._left():
             self._take(self._piece())
-        elif self.ended and not self._by_origin and (held := self.thought.flush()):
+        elif self._ended and not self._by_origin and (held := self.thought.flush()):
             self._grow([Span(safe(span.text), span.origin) for span in held])
         elif self._show_grown_thought():
             pass

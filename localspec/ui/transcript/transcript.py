@@ -60,9 +60,9 @@ Shown: TypeAlias = "tuple[Message, MessageVersion, AnswerFigures]"
 """A message, where it stands, and how it was made."""
 
 # An item, how many letters and digits of it stand at one side of the place, and whether that is
-# below it. They stay however it is wrapped. In an answer that has ended they are those below, since
-# its thoughts, which may open, come first; others may open or grow below. None for the line above
-# its beginning.
+# below it. They stay however it is wrapped. In an answer they are those below, since its thoughts,
+# which may open, come first; of a question the middle may open. None for the line above its
+# beginning.
 _Place: TypeAlias = "tuple[ConversationItem, int | None, bool]"
 
 
@@ -225,7 +225,8 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
             y = self.scroll_offset.y
             index = max(0, bisect_right(self._starts, y) - 1)
             item, line = self.items[index], y - self._starts[index]
-            below = line > 0 and isinstance(item, Answer) and item.ended
+            late = isinstance(item, Question) and 2 * line > len(item.shown)
+            below = line > 0 and (late or isinstance(item, Answer))
             lines = item.shown[line:] if below else item.shown[: max(0, line)]
             self._sought = item, sum(map(_letters, lines)), below
 
@@ -545,7 +546,7 @@ def _letters(line: Content) -> int:
 def _line_below(lines: Sequence[Content], letters: int) -> int:
     """The number of the line before which so many letters stand."""
     for number, line in enumerate(lines):
-        if letters <= 0:
+        if letters < _letters(line):
             return number
         letters -= _letters(line)
     return max(0, len(lines) - 1)

@@ -124,14 +124,16 @@ class MarkReader(PieceReader):
         while self._inner and self._inner[-1] and not self._line.strip():
             self._inner.pop()
         again = bool(self._inner) and self._text.find(close, len(close)) >= 0
-        self._closed = bool(self._inner) and not again and not final
+        waits = bool(self._inner) and not again and not final
+        # Where the line goes on, the mark is only named in it.
+        self._closed = waits and self._text[len(close) :][:1] in {"", "\n"}
         if again:
             self._inner.pop()
             self._emit(ThoughtPiece, len(close))
-        elif not self._closed:
+        elif not waits:
             self._pass(len(close))
             self._begin_content()
-        return not self._closed
+        return not waits
 
     def _drafted(self, mark: str, close: str, *, final: bool, cut: bool) -> bool:
         """Handle a call in a thought: it ends the thought, unless text follows the closing mark."""
