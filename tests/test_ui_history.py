@@ -1173,6 +1173,7 @@ async def test_a_reader_who_has_scrolled_up_keeps_the_place(archive: Path, chang
     async with chatting(archive=archive, resume=conversation) as chat:
         transcript = chat.app.transcript
         await chat.until(lambda: chat.app.library.restored and chat.ready())
+        await chat.until(lambda: transcript.size.width < chat.app.size.width, "the panel")
         assert transcript.find(chat.app.library.record.nodes()[0].id)
         at = chat.transcript().split("\n").index("  Place 87.") + 1
         transcript.scroll_to(y=at, animate=False, immediate=True)
