@@ -128,7 +128,7 @@ def test_a_good_machine_has_no_findings() -> None:
         ),
         ({"translated": True, "project": False}, "Rosetta", "Install Python for Apple silicon"),
         ({"features": ("avx2", "avx512f")}, "has avx512f, llama.cpp was built without", "NATIVE"),
-        ({"amx_left_out": True}, "AMX", ""),
+        ({"amx_left_out": True}, "AMX", "-DGGML_NATIVE=off -DGGML_AVX512=on"),
         ({"compiler": "GCC 12.2.0"}, "five sixths of the time", "-DCMAKE_CXX_COMPILER=clang++"),
         ({"compiler": "GCC 12.2.0", "compilers": ()}, "of the time (install clang first)", "-DCMA"),
         ({"swap_used": 3 * 10**9, "memory_free": 10**9}, "3.0 GB are swapped out", "smaller pair"),
