@@ -603,7 +603,7 @@ class Late(Posing):
 
 
 class Waited(Future[CallDone]):
-    """Lets nobody wait without end."""
+    """No call waits without end."""
 
     def result(self, timeout: float | None = None) -> CallDone:
         assert timeout is not None or self.done()
@@ -611,7 +611,7 @@ class Waited(Future[CallDone]):
 
 
 class WaitedQueue(queue.Queue[ToolReply]):
-    """Lets nobody wait without end."""
+    """No call waits without end."""
 
     def get(self, block: bool = True, timeout: float | None = None) -> ToolReply:
         assert timeout is not None or not self.empty()

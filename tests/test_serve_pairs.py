@@ -146,8 +146,8 @@ async def test_a_pair_is_loaded_for_the_request_that_names_it() -> None:
     assert engine.done[1:] == ["answer x", "load first", "answer y", "answer z", "load two"]
 
 
-@pytest.mark.parametrize("count_only", [False, True])
-async def test_a_pair_that_was_loaded_stays_until_its_request_is_answered(count_only: bool) -> None:
+async def loaded_for_a_request() -> tuple[Any, RequestQueue, QueuedRequest]:
+    """An engine that has loaded "two" for a job to be made, while a client waits for "one"."""
     engine: Any = SeveralPairs()
     queue = await queue_of(engine)
     first = to_be_made("two")
@@ -156,6 +156,12 @@ async def test_a_pair_that_was_loaded_stays_until_its_request_is_answered(count_
     queue.submit(job("y", "one"))
     await engine.loaded("two")
     await waiting
+    return engine, queue, first
+
+
+@pytest.mark.parametrize("count_only", [False, True])
+async def test_a_pair_that_was_loaded_stays_until_its_request_is_answered(count_only: bool) -> None:
+    engine, queue, first = await loaded_for_a_request()
     assert engine.done == ["load two"]
     first.asked = AnswerRequest(ChatSettings(), prompt="x", count_only=count_only)
     queue.submit(first)
@@ -168,14 +174,7 @@ async def test_a_turn_that_was_kept_for_nothing_goes_to_the_next(
     ends: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(request_queue, "_KEPT_S", 0.01 if ends == "late" else 60)
-    engine: Any = SeveralPairs()
-    queue = await queue_of(engine)
-    first = to_be_made("two")
-    waiting = asyncio.create_task(queue.with_pair(first))
-    await asyncio.sleep(0)
-    queue.submit(job("y", "one"))
-    await engine.loaded("two")
-    await waiting
+    engine, queue, first = await loaded_for_a_request()
     if ends == "withdrawn":
         queue.withdraw(first)
     elif ends == "died":

@@ -107,7 +107,7 @@ class AnswerRequest(Struct, frozen=True):
         anew: the prompt is read from its beginning, whatever the caches hold of it.
         count_only: the prompt is made and counted, but not answered.
         continues: the last message is the beginning of the answer.
-        goes_on: the last message is no question, but follows one, as the result of a call does.
+        goes_on: whether the last message follows a question, as the result of a call does.
     """
 
     settings: ChatSettings

@@ -15,7 +15,7 @@ from localspec.errors import PromptTooLong
 # would change the prompt's beginning, and so require a full prefill, with every new turn.
 _FILLED = 0.75
 # Tokens that a summary may take with the thoughts before it, and the least share of the context:
-# whoever has a full large one cannot follow the advice to raise it.
+# a model's largest context cannot be raised where a summary was cut.
 _SUMMARY, _OF_LARGE = 4096, 16
 
 

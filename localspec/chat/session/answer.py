@@ -33,7 +33,7 @@ class AnswerText:
         begins: the mark of a thought that the prompt has opened; the text begins with it, so that
             it can be parsed without the prompt.
         repetition: ends an answer that only repeats itself; None lets it go on.
-        own_stops: the stop strings of whoever asks, which thoughts may have.
+        own_stops: further stop strings, which count in the answer but not in its thoughts.
         reader: finds the thoughts; None if nothing is one.
 
     Attributes:
@@ -190,7 +190,7 @@ class Thoughts:
     def include(self, char: str) -> bool | None:
         """Whether a thought has the next character; None if it is that of the next one that tells.
 
-        A mark tells only at its end that it was none of the content's.
+        Only a complete mark shows that it is not content.
         """
         reader, ended = self._reader, self._reader.thinking
         for piece in reader.feed(char):
@@ -212,7 +212,7 @@ class StopFilter:
 
     Args:
         stops: the stop strings; empty ones are ignored.
-        own: further ones, which thoughts may have.
+        own: further ones, which do not count in thoughts.
     """
 
     def __init__(self, stops: Iterable[str], own: Iterable[str] = ()) -> None:

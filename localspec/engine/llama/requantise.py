@@ -56,7 +56,7 @@ def _writable(out: Path) -> Iterator[Path]:
     elif str(short := _short(out.parent) / out.name).isascii():
         yield short
     else:
-        prefix = out.parent.name  # by which whoever sweeps knows its own
+        prefix = out.parent.name  # the next start finds what a killed one left by this name
         with tempfile.TemporaryDirectory(prefix=prefix, dir=os.environ.get("PUBLIC")) as aside:
             written = Path(aside) / out.name
             yield written

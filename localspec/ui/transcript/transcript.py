@@ -168,7 +168,7 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Add older messages at the top; follow new text at the end."""
         super().watch_scroll_y(old_value, new_value)
-        self._sought = None  # whoever scrolls has chosen another place
+        self._sought = None  # the reader has chosen another place
         self._following = new_value >= self.max_scroll_y
         if new_value <= 0 < old_value:
             self.call_after_refresh(self._show_older, STEP)
