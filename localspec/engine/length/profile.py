@@ -12,14 +12,13 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Annotated, Any, Literal
 
-import msgspec
 from msgspec import Meta
 
 from localspec import private
@@ -419,7 +418,7 @@ class ProfileStore:
 
     def load(self, known: Mapping[str, Any]) -> Profile | None:
         """The profile for this identity, if it was measured before."""
-        found = _load(self._path(known))
+        found = private.read_json(self._path(known), Profile)
         return found if found is not None and found.identity == known else None
 
     def matching(self, known: Mapping[str, Any]) -> list[Profile]:
@@ -427,7 +426,8 @@ class ProfileStore:
 
         One whose identity is damaged is left out: its file has the name of another.
         """
-        every = [(path, _load(path)) for path in sorted(self.folder.glob("*.json"))]
+        paths = sorted(self.folder.glob("*.json"))
+        every = [(path, private.read_json(path, Profile)) for path in paths]
         return [
             one
             for path, one in every
@@ -436,12 +436,8 @@ class ProfileStore:
 
     def save(self, profile: Profile) -> bool:
         """Store `profile` atomically; return whether that was possible."""
-        document = json.dumps(asdict(profile), indent=1)
-        path = self._path(profile.identity)
         try:
-            private.make_folder(self.folder)
-            with private.whole_file(path) as file:
-                file.write(document.encode())
+            private.write_json(self._path(profile.identity), profile)
         except OSError:
             return False
         return True
@@ -449,11 +445,3 @@ class ProfileStore:
     def _path(self, known: Mapping[str, Any]) -> Path:
         text = json.dumps(dict(known), sort_keys=True)
         return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
-
-
-def _load(path: Path) -> Profile | None:
-    """The profile in a file; None if it cannot be read."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Profile)
-    except (OSError, ValueError, RecursionError):
-        return None
