@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from localspec.engine.common_prefix import common_prefix
+
 _OPENING, _CLOSING = "<[◁⟨«⟦【《〈", ">]▷⟩»⟧】》〉"
 _SMALL = "_.,-'\""
 
@@ -63,16 +65,6 @@ def blanks(mark: str, *, at_end: bool) -> str:
     return mark[len(mark.rstrip()) :] if at_end else mark[: len(mark) - len(mark.lstrip())]
 
 
-def common(one: str, other: str) -> int:
-    """The length of the common prefix of two texts."""
-    same = 0
-    for a, b in zip(one, other, strict=False):
-        if a != b:
-            break
-        same += 1
-    return same
-
-
 def trimmed_end(text: str) -> str:
     """`text` without the beginning of an incomplete mark at its end."""
     return text[: len(text) - _left_over(text[::-1], _CLOSING, _OPENING)]
@@ -98,4 +90,10 @@ def _left_over(text: str, opening: str, closing: str) -> int:
 
 def common_end(one: str, other: str) -> int:
     """The length of the common suffix of two texts."""
-    return common(one[::-1], other[::-1])
+    return common_prefix(one[::-1], other[::-1])
+
+
+def shared_ends(one: str, other: str) -> tuple[int, int]:
+    """How many characters two texts share at the beginning, and at the end of what then remains."""
+    same = common_prefix(one, other)
+    return same, common_end(one[same:], other[same:])

@@ -11,7 +11,7 @@ from localspec.chat.dialects.enforcement.value_rules import (
     PythonRules,
     given_values,
 )
-from localspec.chat.dialects.marks import common
+from localspec.chat.dialects.marks import shared_ends
 from localspec.chat.dialects.notations.values import kinds_of, referred
 from localspec.chat.dialects.shapes import CallShape
 from localspec.engine.grammars import lark
@@ -135,8 +135,7 @@ class _TagValues:
     def _opened(self, kind: str) -> str:
         """The mark before a value, which may name its kind."""
         text, other = self._shape.value_open, self._shape.other_open or self._shape.value_open
-        same = common(text, other)
-        ends = common(text[same:][::-1], other[same:][::-1])
+        same, ends = shared_ends(text, other)
         said = (text[same : len(text) - ends], other[same : len(other) - ends])
         if said != ("string", "number"):
             return other

@@ -18,7 +18,6 @@ from localspec.chat.dialects.learning.sample_turns import (
     calling_turn,
 )
 from localspec.chat.dialects.marks import (
-    common,
     common_end,
     is_mark,
     split_marks,
@@ -28,6 +27,7 @@ from localspec.chat.dialects.marks import (
 from localspec.chat.dialects.reading.known_tools import KnownTools
 from localspec.chat.dialects.reading.notation_reader import envelope
 from localspec.chat.dialects.shapes import HERMES, AnswerMarks, CallLayout, CallShape
+from localspec.engine.common_prefix import common_prefix
 
 _NAME, _OTHER = FIRST.names
 _KEYS = tuple(FIRST.arguments)
@@ -388,7 +388,7 @@ def _tagged(one: str, none: str | None) -> CallShape | None:
     (k1, v1), (k2, _), (k3, v3), (_, v4) = places
     to_first = one[named + len(_NAME) : k1[0]]
     bare = none[none.index(_NAME) + len(_NAME) :]
-    name_end = trimmed_end(to_first[: common(to_first, bare)])
+    name_end = trimmed_end(to_first[: common_prefix(to_first, bare)])
     if name_end and not to_first[len(name_end) :].strip():
         name_end = ""
     between = one[v1[1] : k2[0]]

@@ -22,7 +22,6 @@ from localspec.chat.dialects.learning.sample_turns import (
 )
 from localspec.chat.dialects.marks import (
     blanks,
-    common,
     common_end,
     is_mark,
     split_marks,
@@ -37,6 +36,7 @@ from localspec.chat.prompt.renderer import (
     TemplateSource,
     TemplateUnusable,
 )
+from localspec.engine.common_prefix import common_prefix
 
 _SECONDS = 2.0
 _LONGEST_MARK = 120
@@ -396,7 +396,7 @@ def _head(turns: list[str | None], thought: str | None) -> str:
     there = [turn for turn in turns if turn is not None]
     same = there[0]
     for turn in there[1:]:
-        same = same[: common(same, turn)]
+        same = same[: common_prefix(same, turn)]
     same = trimmed_end(same)
     begin = (thought or "")[len(same) :].partition(FIRST.thought)[0]
     if begin[:1].isalnum() and same[-1:] and not same[-1].isalnum() and not same[-1].isspace():

@@ -9,10 +9,10 @@ from typing import Any
 
 from localspec.chat.dialects.marks import (
     blanks,
-    common,
     is_mark,
     may_begin,
     overlap,
+    shared_ends,
     skip_blanks,
     split_marks,
 )
@@ -323,8 +323,7 @@ class NotationReader:
         return text[at:line], None, line
 
     def _text_kind(self) -> str:
-        same = common(self.shape.value_open, self.shape.other_open)
-        ends = common(self.shape.value_open[same:][::-1], self.shape.other_open[same:][::-1])
+        same, ends = shared_ends(self.shape.value_open, self.shape.other_open)
         return self.shape.value_open[same : len(self.shape.value_open) - ends]
 
     def _value(self, text: str, start: int, *, final: bool, cut: bool) -> tuple[str, int]:
@@ -406,8 +405,7 @@ def _value_open(shape: CallShape) -> re.Pattern[str]:
     """
     text, other = shape.value_open.rstrip(), shape.other_open.rstrip()
     if text != other and other:
-        same = common(text, other)
-        ends = common(text[same:][::-1], other[same:][::-1])
+        same, ends = shared_ends(text, other)
         close = text[len(text) - ends :]
         return re.compile(
             rf"{re.escape(text[:same])}(?P<kind>[^<>\n]{{0,40}}?){re.escape(close)}"
