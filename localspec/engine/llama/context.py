@@ -23,7 +23,7 @@ from localspec.engine.llama.thread_controller import Threads
 from localspec.errors import Cancelled, EngineError, OutOfMemory, UnsupportedModel
 from localspec.limits import MAX_BATCH_OUTPUTS
 
-_DECODE_ABORTED = 2
+DECODE_ABORTED = 2
 _NO_SLOT = 1
 
 
@@ -199,7 +199,7 @@ class Context:
         removable = self.rollback is Rollback.REMOVAL
         if not (removable and lib.llama_memory_seq_rm(self._memory, 0, kept, -1)):
             self._go_back()
-        if code == _DECODE_ABORTED:
+        if code == DECODE_ABORTED:
             raise Cancelled
         if code == _NO_SLOT:
             raise EngineError(
@@ -494,7 +494,7 @@ class _Batch:
 
 def _creation_failure(model: Model, options: ContextOptions, section: LogSection) -> Exception:
     reason = section.reason()
-    if "alloc" in reason or "memory" in reason:
+    if section.lacked_memory():
         return OutOfMemory(
             f"no memory for a context of {options.n_ctx} tokens of {model.name} ({reason})",
             "Lower --ctx-size, close other programs, or choose a smaller pair.",

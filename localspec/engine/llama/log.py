@@ -95,6 +95,10 @@ class LogSection:
         first = next(filter(None, errors), NO_REASON)
         return re.sub(r"^\w+: ", "", first)
 
+    def lacked_memory(self) -> bool:
+        """Whether the reason is that memory could not be allocated."""
+        return any(word in self.reason() for word in ("alloc", "memory"))
+
     def text(self) -> str:
         """The whole section on one line."""
         return " ".join(text.strip() for _, text in self.log.since(self.start))

@@ -501,7 +501,7 @@ def _loaded(
     if cancel is not None:
         cancel.check()
     reason = section.reason()
-    if "alloc" in reason:
+    if section.lacked_memory():
         raise OutOfMemory(
             f"no memory for {path.name} ({reason})",
             "Close other programs, lower --n-gpu-layers, or choose a smaller pair.",

@@ -87,7 +87,7 @@ class Taps:
         self._handle = lib.llama_init_from_model(model.handle, params)
         if not self._handle:
             reason = section.reason()
-            if "alloc" in reason or "memory" in reason:
+            if section.lacked_memory():
                 raise OutOfMemory(
                     f"no memory to read {n_batch} tokens of {model.name} at once ({reason})",
                     "Close other programs, or train for a smaller target.",

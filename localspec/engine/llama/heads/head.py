@@ -24,7 +24,7 @@ from localspec import machine
 from localspec.drafter_names import ASSISTANT, DFLASH, EAGLE3, MTP
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama.checkpoint import Rollback
-from localspec.engine.llama.context import Context
+from localspec.engine.llama.context import DECODE_ABORTED, Context
 from localspec.engine.llama.context_options import ContextOptions
 from localspec.engine.llama.heads.target_states import Rows, TargetStates
 from localspec.engine.llama.library import lib
@@ -34,7 +34,6 @@ from localspec.limits import HEAD_BATCH, HEAD_REACH
 
 _OUTPUTS: Final = 8  # up to this many rows, logits of all are cheaper than a second decode
 _ENCODE, _DECODE = 0, 1  # enum llama_process_type
-_ABORTED: Final = 2
 _ABOUT: Final = 24  # bytes of the three numbers before a head's state
 _LAST: Final = -1  # means the state after the last layer
 # Architectures whose `graph_mtp` has states of the rows with logits alone (src/models).
@@ -369,7 +368,7 @@ class Head(Context):
         if code == 0:
             return
         lib.llama_memory_seq_rm(self._memory, 0, self._position(self.end), -1)
-        if code == _ABORTED:
+        if code == DECODE_ABORTED:
             raise Cancelled
         raise EngineError(
             f"llama.cpp failed to decode with the head {self.model.name} (code {code})",
