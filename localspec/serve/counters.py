@@ -91,7 +91,7 @@ class EndpointCounters:
         parts.append(f"{self.waiting} waiting")
         figures = self.figures
         if figures is not None and figures.speed_average is not None:
-            parts.append(f"the last one {figures.speed_average:.1f} tokens/s")
+            parts.append(f"the last one {formats.speed(figures.speed_average)} tokens/s")
         if figures is not None and (said := summary(figures)):
             parts.append(said)
         if self.asleep:

@@ -254,7 +254,7 @@ def gamma_words(note: GammaNote | None) -> str:
     """
     if note is None:
         return ""
-    accepted = f"{100 * (note.acceptance or 0.0):.0f} % accepted"
+    accepted = f"{formats.percent(note.acceptance or 0.0)} accepted"
     said = _GAMMA[note.reason].format(
         length=note.length,
         accepted=f"{note.kind}, {accepted}" if note.kind else accepted,

@@ -15,7 +15,7 @@ from localspec.engine.length.cost import ByContext, Costs, Curve, ModelCosts, Po
 from localspec.engine.length.gamma import LONGEST, USUAL_PENDING
 from localspec.engine.length.profile import Profile, ProfileStore, of_file
 from localspec.engine.llama import devices, kernels, machine
-from localspec.formats import percent, times
+from localspec.formats import percent, speed, times
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements import exactness, exactness_cost, ranking
 from localspec.loading.measurements.attention import AttentionTiming, key, stored
@@ -288,7 +288,7 @@ def lines(known: ExpectedSpeed | None, tune: str) -> list[str]:
         return [f"measured    not in full yet: `{tune}` takes half a minute"]
     found = [
         f"measured    {1e3 / known.tokens_per_second:.2f} ms a token after {BEHIND} tokens with"
-        f" {known.threads} threads, undrafted: about {_speed(known.tokens_per_second)} tokens/s"
+        f" {known.threads} threads, undrafted: about {speed(known.tokens_per_second)} tokens/s"
     ]
     if known.attention is not None:
         found.append(f"            {known.attention}")
@@ -306,10 +306,5 @@ def lines(known: ExpectedSpeed | None, tune: str) -> list[str]:
 
 def _line(one: GammaChoice, baseline: float) -> str:
     length = one.gamma or "none"
-    speed = _speed(one.speedup * baseline)
-    accepted, speedup = percent(one.acceptance), times(one.speedup)
-    return f"            {accepted:>8} {length:>7} {speed:>9} {speedup:>9}"
-
-
-def _speed(value: float) -> str:
-    return f"{value:.1f}" if value < 100 else f"{value:.0f}"
+    written, speedup = speed(one.speedup * baseline), times(one.speedup)
+    return f"            {percent(one.acceptance):>8} {length:>7} {written:>9} {speedup:>9}"
