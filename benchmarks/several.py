@@ -229,7 +229,7 @@ class _Cache:
         """The tokens that its next pass reads, as the plan wants."""
         state = self.state(length)
         self.excerpt.cuts(length, max(1, length - self.read), whole=whole)
-        return state.whole if whole else state.pending_tokens
+        return state.whole if whole else state.pending
 
     def looks(self, name: str, places: Answer) -> list[Look]:
         """Its passes at these places."""

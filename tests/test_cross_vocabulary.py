@@ -387,9 +387,9 @@ def test_what_was_read_of_another_text_is_not_taken_for_the_next(
     drafter.begin(one, argmax_proposer, Cancel(), anew=True)
     drafter.propose(one, Plan(1, drafter.name, whole=True))
     drafter.begin(other, argmax_proposer, Cancel())
-    pending = drafter.state(other).pending_tokens
+    pending = drafter.state(other).pending
     drafter.observe([*other, 5], 0)
-    assert drafter.state([*other, 5]).pending_tokens == pending + 1 > 3
+    assert drafter.state([*other, 5]).pending == pending + 1 > 3
 
 
 @pytest.mark.parametrize("name", ["smaller", "strange"])

@@ -438,7 +438,7 @@ def test_a_draft_says_before_what_it_reads_also_where_its_cache_cannot_be_cut(
                 said = drafter.state(tokens)
                 last = whole and end == 600
                 asked = drafter.propose(tokens, Plan(1, DRAFT, whole=last))
-                assert asked.read == (said.whole if last else said.pending_tokens)
+                assert asked.read == (said.whole if last else said.pending)
                 assert drafter.state(tokens).left_out == (0 if last else said.left_out)
                 assert (said.left_out > 0) == (end > 60)
                 drafter.observe(tokens, 0)

@@ -468,7 +468,7 @@ def test_a_head_begins_with_the_end_of_a_long_text_and_goes_on_from_there(
     its, prompt = drafter(engine), (ids(engine, PROMPTS[2]) * 12)[:250]
     list(engine.prefill(prompt, Cancel(), FixedGamma(3)))
     engine.target.decode(prompt[-1:], 1)
-    assert its.state([*prompt, 300]).pending_tokens in (
+    assert its.state([*prompt, 300]).pending in (
         EXCERPT_TOKENS,
         EXCERPT_TOKENS + 1,
     )  # the newest token, of a block
@@ -482,7 +482,7 @@ def test_a_head_begins_with_the_end_of_a_long_text_and_goes_on_from_there(
     assert its.head.first == begun
     assert len(its.head.tokens) > EXCERPT_TOKENS
     missing, end = (GAP, GAP + 1), its.head.end  # it goes on over what a copy leaves, and no more
-    pending = [its.state([7] * (end + 1 + n)).pending_tokens for n in missing]
+    pending = [its.state([7] * (end + 1 + n)).pending for n in missing]
     assert pending in ([GAP, EXCERPT_TOKENS], [GAP + 1, EXCERPT_TOKENS + 1])
 
 

@@ -28,12 +28,8 @@ class HeadDrafter:
 
     If MTP has several layers, each drafts one token. The first one drafts like any head; the others
     also read what the layers before them drafted.
-
-    Attributes:
-        excerpt_tokens: rows that it begins with.
     """
 
-    excerpt_tokens = EXCERPT_TOKENS
     _shift = 1  # a row pairs a state with the token this many places later
 
     def __init__(self, head: Head, name: str = "") -> None:
@@ -72,9 +68,9 @@ class HeadDrafter:
 
     def _next(self, tokens: Sequence[int]) -> int:
         """The row to make next: the one after the last, or the first of those made anew."""
-        head, last, excerpt = self.head, len(tokens) - 1, self.excerpt_tokens
-        goes_on = head.tokens and head.end >= max(head.states.first, last - max(GAP, excerpt))
-        return head.end if goes_on else max(head.states.first, last - excerpt)
+        head, last = self.head, len(tokens) - 1
+        goes_on = head.tokens and head.end >= max(head.states.first, last - GAP)
+        return head.end if goes_on else max(head.states.first, last - EXCERPT_TOKENS)
 
     def propose(
         self,

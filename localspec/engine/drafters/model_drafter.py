@@ -90,7 +90,7 @@ class ModelDrafter:
         """What the cache lacks of `tokens`, or would read of that."""
         ready = self._found(tokens)  # settles the cache
         state = self.excerpt.state(len(tokens), self._missing(tokens))
-        return state._replace(pending_tokens=0) if ready else state
+        return state._replace(pending=0) if ready else state
 
     def _missing(self, tokens: Sequence[int]) -> int:
         return len(tokens) - self.excerpt.left_out - len(self.context.tokens)

@@ -105,12 +105,12 @@ class DrafterState(NamedTuple):
     """Where a drafter stands before a proposal.
 
     Attributes:
-        pending_tokens: tokens that its first pass has to read; 0 if that pass is already done.
+        pending: tokens that its first pass has to read; 0 if that pass is already done.
         left_out: tokens of the sequence that its passes will not know, as far as can be told.
         whole: tokens that its first pass has to read to know all of it; 0 if it cannot choose.
     """
 
-    pending_tokens: int
+    pending: int
     left_out: int = 0
     whole: int = 0
 

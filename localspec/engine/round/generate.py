@@ -326,7 +326,7 @@ class Engine:
         first, generation.first = generation.first, False
         if first or not able:
             return NO_GUESS, BASELINE
-        guess = self._guess(generation) if copies else NO_GUESS
+        guess = self._guess(generation)
         return guess, policy.plan(self._situation(generation, asked, guess))
 
     def _situation(
@@ -384,7 +384,7 @@ class Engine:
 def _askable(drafter: Drafter, tokens: Sequence[int]) -> Askable:
     """What a plan has to know of this drafter."""
     state, able = drafter.state(tokens), drafter.capabilities
-    return Askable(*state, able.reads_paths, able.block)
+    return Askable(**state._asdict(), reads_paths=able.reads_paths, block=able.block)
 
 
 def _nothing(finish: FinishReason) -> Round:
