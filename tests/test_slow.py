@@ -37,7 +37,7 @@ def sentence(
     for name, value in {**WELL, **found}.items():
         monkeypatch.setattr(machine, name, lambda value=value: value)
     target = SimpleNamespace(threads=SimpleNamespace(taken=taken))
-    return SlownessCheck(cast(Any, target), costs or Costs({0: USUAL}, {})).sentence(now)
+    return SlownessCheck(cast(Any, target), costs or Costs({0: USUAL}, {})).found(now)["slow"]
 
 
 def test_where_nothing_is_wrong_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,12 +35,10 @@ class SlownessCheck:
     def found(self, now: Figures) -> dict[str, Any]:
         """Of `now`, the fields `slow`, `busy` and `check` by name."""
         busy, check = self.busy(), self.check(now.context_used)
-        return {"slow": self.sentence(now), "busy": busy, "check": check}
+        return {"slow": busy or self._reason(now), "busy": busy, "check": check}
 
-    def sentence(self, now: Figures) -> str:
-        """The first reason found; empty if there is none."""
-        if busy := self.busy():
-            return busy
+    def _reason(self, now: Figures) -> str:
+        """The first reason found in the machine, then in the pair; empty if there is none."""
         if now.generating and time.monotonic() - self._looked >= _LOOK_S:  # idle cores clock down
             self._looked, self._machine = time.monotonic(), next(_machine(), "")
         return self._machine or next(self._pair(now), "")
