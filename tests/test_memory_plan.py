@@ -306,8 +306,7 @@ def test_a_small_accelerator_takes_the_draft_and_as_many_layers_as_it_holds(devi
     assert 0 < found.target.gpu_layers < 32
     assert found.device <= device - DEVICE_RESERVE
     one_more = replace(found.target, gpu_layers=found.target.gpu_layers + 1)
-    assert found.draft_need is not None
-    assert need(model(), one_more).device + found.draft_need.device > device - DEVICE_RESERVE
+    assert need(model(), one_more).device + found.draft_needs[0].device > device - DEVICE_RESERVE
     assert f"{found.target.gpu_layers} of 33 layers of the target" in found.gave_up[0]
 
 
@@ -359,8 +358,7 @@ def test_only_the_draft_on_an_accelerator() -> None:
 def test_a_device_of_both_is_shared_out_and_the_targets_other_one_is_not() -> None:
     both = (Device(3 * GB, label="CUDA0"), Device(3 * GB, draft=False, label="CUDA1"))
     found = chosen(FreeMemory(16 * GB, both))
-    assert found.draft_need is not None
-    left = 2 * (3 * GB - DEVICE_RESERVE) - found.draft_need.device
+    left = 2 * (3 * GB - DEVICE_RESERVE) - found.draft_needs[0].device
     assert found.target_need.device <= left
     one_more = replace(found.target, gpu_layers=found.target.gpu_layers + 1)
     assert found.target.gpu_layers == -1 or need(model(), one_more).device > left
@@ -382,8 +380,7 @@ def test_layers_of_the_draft_that_its_device_lacks_are_refused_by_its_option() -
 def test_only_what_lies_on_an_accelerator_with_the_main_memory_counts_there() -> None:
     draft_in_ram = (Device(24 * GB, draft=False), Device(24 * GB, shared=True, target=False))
     apart = chosen(FreeMemory(16 * GB, draft_in_ram))
-    assert apart.draft_need is not None
-    assert apart.shared == apart.draft_need.device
+    assert apart.shared == apart.draft_needs[0].device
     assert apart.target_need.device > 4 * GB
     tight = apart.host + apart.shared + PROGRAM
     assert chosen(FreeMemory(tight, draft_in_ram)).gave_up == ()
@@ -450,8 +447,7 @@ def test_the_buffers_of_a_head_inside_are_where_the_last_layers_of_its_target_ar
     target = str(heads.write_mtp(tmp_path / "mtp.gguf"))
     checked = check(LoadRequest(pair=target, draft="mtp", ctx_size=512, scan=False, **options))
     found = planning.load_plan(checked).memory
-    assert found.draft_need is not None
-    assert bool(found.draft_need.device_buffers) == there == bool(found.target_need.device)
+    assert bool(found.draft_needs[0].device_buffers) == there == bool(found.target_need.device)
     assert found.gave_up == ()  # it is where the user asked for it
 
 

@@ -21,6 +21,7 @@ from localspec.drafter_names import DRAFT, MTP
 from localspec.engine.length.stopping import gamma_for
 from localspec.pairs.disk import folders
 from localspec.pairs.memory.free import Device, FreeMemory
+from localspec.pairs.memory.outlook import ROOM
 from localspec.pairs.names.catalogue import ListedPair
 from localspec.pairs.names.repository_files import weight_type
 from localspec.safe_text import one_line
@@ -42,7 +43,6 @@ _MOST_WEIGHTS: Final = 1 << 50  # bytes
 _FEWEST_BITS, _MOST_BITS = 0.5, 64.0  # of a weight
 _BRIEF, _LONG = 1e-7, 1e5  # limits for the seconds of a decode
 _FAR: Final = 4  # a file of more times a measured model's bytes cannot be derived from it
-_ROOM: Final = 1.225  # bytes of memory per byte of a model's files
 _WORTH_A_WORD: Final = 1.05
 _CARD: Final = " on a card"
 _HERE: Final = ("installed", "found")  # states of pairs that need no download
@@ -450,10 +450,10 @@ def expected_costs(row: ListedPair, speed: MachineSpeed) -> PairCosts | None:
         return None
     like, read = basis[1], row.target_bytes * row.active
     times = _times(read, row.bits, like)
-    if device is not None and speed.room is not None and row.target_bytes * _ROOM > speed.room:
+    if device is not None and speed.room is not None and row.target_bytes * ROOM > speed.room:
         if host is None:  # the processor's speed for the rest is unknown
             return None
-        like, share = host[1], speed.room / (row.target_bytes * _ROOM)
+        like, share = host[1], speed.room / (row.target_bytes * ROOM)
         both = zip(times, _times(read, row.bits, like), strict=False)
         times = [share * there + (1 - share) * here for there, here in both]
     return PairCosts(

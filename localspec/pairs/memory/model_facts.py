@@ -226,7 +226,7 @@ def mtp_facts(target: GgufHeader) -> ModelFacts:
 def active_share(header: GgufHeader) -> float:
     """Share of the weights that one token reads: a mixture of experts uses some of them."""
     used, count = _most(header, "expert_used_count"), _most(header, "expert_count")
-    experts = sum(tensor.n_bytes for tensor in header.tensors if "_exps." in tensor.name)
+    experts = sum(tensor.n_bytes for tensor in header.tensors if _EXPERTS.search(tensor.name))
     if not (experts and 0 < used < count):
         return 1.0
     return 1.0 - experts / header.tensor_bytes * (1 - used / count)

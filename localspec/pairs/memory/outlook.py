@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from localspec import formats, machine
 from localspec.errors import OutOfMemory
@@ -20,6 +21,9 @@ from localspec.pairs.memory.placement import (
     UserLimits,
     plan,
 )
+
+ROOM: Final = 1.225
+"""Bytes of memory for each byte of a model's files, where nothing else is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +141,7 @@ def _fits(
 
 def unread(n_bytes: int) -> MemoryFit:
     """Estimate the fit in main memory from the size of the files alone."""
-    needed, available, total = round(n_bytes * 1.225), machine.available(), machine.total()
+    needed, available, total = round(n_bytes * ROOM), machine.available(), machine.total()
     verdict = _verdict(needed, available, total)
     return MemoryFit(needed, available, total, verdict, rough=True)
 

@@ -96,11 +96,6 @@ class MemoryPlan:
         return next(iter(self.drafts), None)
 
     @property
-    def draft_need(self) -> MemoryNeed | None:
-        """The memory that the first drafter takes; None without one."""
-        return next(iter(self.draft_needs), None)
-
-    @property
     def needs(self) -> tuple[MemoryNeed, ...]:
         """The memory that each model takes."""
         return (self.target_need, *self.draft_needs)
