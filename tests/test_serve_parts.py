@@ -1297,7 +1297,7 @@ async def test_an_end_that_is_asked_for_while_it_loads_holds_once_it_has_loaded(
     more: dict[str, Any] = {"queue": 1, "seconds": 60, "idle": 0, "strict": False, "others": tuple}
     sock = listening("127.0.0.1", 0)
     serving = asyncio.create_task(
-        serve(engine, sock, AccessRules(), ready=Mock(), show=Mock(), **more)
+        serve(engine, sock, AccessRules(), on_ready=Mock(), show=Mock(), **more)
     )
     async with asyncio.timeout(10):
         while not (servers and servers[0].started):

@@ -136,7 +136,7 @@ async def serve(
     idle: float,
     strict: bool,
     others: Callable[[], Sequence[str]],
-    ready: Callable[[EngineClient], None],
+    on_ready: Callable[[], None],
     show: Callable[[str], None],
 ) -> None:
     """Serve until a signal ends it.
@@ -151,7 +151,7 @@ async def serve(
             never.
         strict: whether requests for a model of another name are refused.
         others: the names of pairs that may be loaded for requests which name them.
-        ready: called once the models are loaded.
+        on_ready: called once the models are loaded.
         show: called with a line of figures when it has changed, at most once per second.
 
     Raises:
@@ -168,7 +168,7 @@ async def serve(
         finally:  # without models, the server ends too
             if not request_queue.loaded:
                 server.should_exit = True
-        ready(engine)
+        on_ready()
         await _tell(counters, show)
 
     telling = asyncio.create_task(loaded())

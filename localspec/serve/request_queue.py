@@ -76,7 +76,6 @@ class RequestQueue:
 
     Attributes:
         ready: done once the models are loaded; fails if the first load does.
-        asleep: whether the engine was ended because there was nothing to do.
         known: the pairs that were loaded so far, by name, the first one first.
     """
 
@@ -96,7 +95,6 @@ class RequestQueue:
         self._idle_s = idle_s
         self._idle: asyncio.TimerHandle | None = None
         self._unloaded: asyncio.Future[bool] | None = None  # done once an idle engine has ended
-        self.asleep = False
         self.known: dict[str, m.SessionInfo] = {}
         self._switching = ""  # the name of the pair that is being loaded in place of another
         self._waiting: OrderedDict[str, deque[QueuedRequest]] = OrderedDict()
@@ -115,6 +113,11 @@ class RequestQueue:
     def loaded(self) -> bool:
         """Whether models are loaded."""
         return self.engine.info is not None
+
+    @property
+    def asleep(self) -> bool:
+        """Whether the engine was ended because there was nothing to do."""
+        return self._counters.asleep
 
     def submit(self, job: QueuedRequest) -> None:
         """Put a job in the queue.
@@ -266,13 +269,12 @@ class RequestQueue:
 
     def _sleep(self) -> None:
         """End the engine, which has nothing to do."""
-        self.asleep = True
         self._counters.asleep = True
         self._unloaded = self._loop.run_in_executor(None, self.engine.unload(), _STOP_S)
 
     def _wake(self) -> None:
         """Start an engine, but only once the one before has ended: to wait here would block."""
-        self.asleep = self._counters.asleep = False
+        self._counters.asleep = False
         if self._unloaded is None or self._unloaded.done():
             self._start()
         else:
@@ -374,7 +376,7 @@ class RequestQueue:
 
         If it cannot be started, this is tried again later.
         """
-        self.asleep = self._counters.asleep = False
+        self._counters.asleep = False
         try:
             self._load(self._waiting[self._first][0].pair if self._waiting else "")
         except OSError as error:  # no memory for a process, or too many processes

@@ -118,7 +118,7 @@ def command(
                 idle=idle_unload,
                 strict=strict_model,
                 others=lambda: _others(models),
-                ready=lambda engine: _welcome(engine, sock, line),
+                on_ready=lambda: _welcome(engine, sock, line),
                 show=line.update,
             )
         )
