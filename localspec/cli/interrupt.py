@@ -34,25 +34,45 @@ def interruptible(work: Callable[[], T], stop: Callable[[], object], *, patient:
     Raises:
         Ended: a signal other than Ctrl+C asked for the end, and the work is over.
     """
-    came: list[int] = []
     over = threading.Event()
 
-    def insist() -> None:
-        if not over.wait(None if patient and came[0] == signal.SIGINT else GRACE_S):
-            os._exit(128 + came[-1])
+    def insist(number: int) -> None:
+        if not over.wait(None if patient and number == signal.SIGINT else GRACE_S):
+            os._exit(128 + number)
+
+    def ask(number: int) -> None:
+        threading.Thread(target=insist, args=(number,), name="insist", daemon=True).start()
+        stop()
+
+    with asking(ask):
+        try:
+            return work()
+        finally:
+            over.set()
+
+
+@contextmanager
+def asking(stop: Callable[[int], object]) -> Iterator[None]:
+    """Let a signal ask the block to end, which may take any time; a second one ends the process.
+
+    Args:
+        stop: called in the signal handler, with the number of the first signal.
+
+    Raises:
+        Ended: a signal other than Ctrl+C asked for the end, and the block is over.
+    """
+    came: list[int] = []
 
     def act(number: int, _frame: FrameType | None) -> None:
         came.append(number)
         if len(came) > 1:
             os._exit(128 + number)
-        threading.Thread(target=insist, name="insist", daemon=True).start()
-        stop()
+        stop(number)
 
     with acting(act):
         try:
-            return work()
+            yield
         finally:
-            over.set()
             if came and came[0] != signal.SIGINT:
                 raise Ended(came[0])
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from localspec import formats
+from localspec.cli.interrupt import asking
 from localspec.cli.option_types import UserFile, no_nan, plain_text
 from localspec.cli.shared_options import (
     MAX_THREADS,
@@ -25,14 +21,13 @@ from localspec.cli.shared_options import (
     refuse_others,
 )
 from localspec.cli.standard_streams import ProgressLine, aside
-from localspec.errors import Ended, UsageError
+from localspec.errors import UsageError
 from localspec.loading.measurements.head_promise import USUAL_TOKENS
 from localspec.safe_text import unbroken
-from localspec.signals import acting
 from localspec.train.train_request import USUAL_PASSES, TrainRequest
 
 if TYPE_CHECKING:
-    from localspec.engine.cancel import Cancel
+    pass
 
 _FILE: Final = UserFile(exists=True)
 _OUT: Final = UserFile()
@@ -109,7 +104,7 @@ def command(pair: str | None, target: str | None, head: Path | None, **given: An
 
     line, cancel = ProgressLine(), Cancel()
     listener = TrainingListener(partial(_tell, line), partial(_show, line), cancel)
-    with _stopping(cancel):
+    with asking(lambda _: cancel.set()):
         try:
             if head is not None:
                 lines = check(pair, head, listener, scan=given["scan"], threads=given["threads"])
@@ -134,29 +129,6 @@ def _check_together(given: dict[str, Any]) -> None:
         raise UsageError("--tokens and --hours say the same", "Give one of them.")
     if given["resume"] and given["anew"]:
         raise UsageError("--resume goes on with a training, --anew forgets it", "Give one of them.")
-
-
-@contextmanager
-def _stopping(cancel: Cancel) -> Iterator[None]:
-    """Let a signal ask the training to end after the current step, and a second one end at once.
-
-    Raises:
-        Ended: a signal other than Ctrl+C asked for the end, and the work is over.
-    """
-    came: list[int] = []
-
-    def act(number: int, _frame: FrameType | None) -> None:
-        if came:
-            os._exit(128 + number)
-        came.append(number)
-        cancel.set()
-
-    with acting(act):
-        try:
-            yield
-        finally:
-            if came and came[0] != signal.SIGINT:
-                raise Ended(came[0])
 
 
 def _tell(line: ProgressLine, text: str) -> None:
