@@ -77,40 +77,40 @@ class MessageWindow:
 
 
 class KnownIds:
-    """A rendered text and its ids, with marks where both may be cut.
+    """A rendered text and its ids, with the places where both may be cut.
 
     Tokenising an answer's text need not give the ids that were generated, and a cache is only
     useful up to the first different id. So the ids are kept, and only new text is tokenised.
 
     A template may rewrite history (drop thinking blocks, trim answers). Then everything after the
-    last mark up to which the new rendering has the same text is tokenised again.
+    last cut up to which the new rendering has the same text is tokenised again.
     """
 
     def __init__(self, template: ChatTemplate) -> None:
         self._template = template
         self._text = ""
         self._ids: list[int] = []
-        self._marks: list[tuple[int, int]] = []  # (characters, ids), ascending
+        self._cuts: list[tuple[int, int]] = []  # (characters, ids), ascending
 
     def clear(self) -> None:
         """Forget everything."""
-        self._text, self._ids, self._marks = "", [], []
+        self._text, self._ids, self._cuts = "", [], []
 
     def packed(self) -> bytes:
         """Everything known, encoded for another process; empty if that process could not use it."""
         if not self._template.lasts(self._text):
             return b""
-        return msgspec.msgpack.encode((self._text, self._ids, self._marks))
+        return msgspec.msgpack.encode((self._text, self._ids, self._cuts))
 
     def unpack(self, packed: bytes) -> None:
         """Replace what is known by the result of `packed`."""
         if packed:
             kind = tuple[str, list[int], list[tuple[int, int]]]
-            self._text, self._ids, self._marks = msgspec.msgpack.decode(packed, type=kind)
+            self._text, self._ids, self._cuts = msgspec.msgpack.decode(packed, type=kind)
 
     def reach(self, rendered: str) -> int:
         """How many leading characters of `rendered` have known ids."""
-        ends = (end for end, _ in reversed(self._marks) if rendered.startswith(self._text[:end]))
+        ends = (end for end, _ in reversed(self._cuts) if rendered.startswith(self._text[:end]))
         return next(ends, 0)
 
     def branch(self, rendered: str) -> KnownIds:
@@ -123,18 +123,18 @@ class KnownIds:
 
     def _copy(self) -> KnownIds:
         other = KnownIds(self._template)
-        other._text, other._ids, other._marks = self._text, self._ids[:], self._marks[:]
+        other._text, other._ids, other._cuts = self._text, self._ids[:], self._cuts[:]
         return other
 
     def prompt(self, rendered: str) -> list[int]:
         """The ids of the prompt `rendered`, beginning with known ids as far as possible."""
-        while self._marks and not rendered.startswith(self._text[: self._marks[-1][0]]):
-            self._marks.pop()
-        n_text, n_ids = self._marks[-1] if self._marks else (0, 0)
+        while self._cuts and not rendered.startswith(self._text[: self._cuts[-1][0]]):
+            self._cuts.pop()
+        n_text, n_ids = self._cuts[-1] if self._cuts else (0, 0)
         del self._ids[n_ids:]
         self._ids += self._template.tokenize(rendered[n_text:], continues=n_text > 0)
         self._text = rendered
-        self._mark()
+        self._cut()
         return list(self._ids)
 
     def answered(self, ids: Sequence[int], piece: Callable[[int], bytes], text: str) -> None:
@@ -145,7 +145,7 @@ class KnownIds:
         raw = text.encode()
         ends = _ends(ids, piece, raw)
         prompt, n_prompt = self._text, len(self._ids)
-        # Add a mark before closing white space as well, because many templates trim it.
+        # Cut before closing white space as well, because many templates trim it.
         for limit in (len(raw.rstrip()), len(raw)):
             count = bisect_right(ends, limit)
             while count and not _between_characters(raw, ends[count - 1]):
@@ -155,7 +155,7 @@ class KnownIds:
             if count > known and text_now.startswith(self._text):
                 self._ids += ids[known:count]
                 self._text = text_now
-                self._mark()
+                self._cut()
 
     def _guarded(self, raw: bytes, ids: Sequence[int], ends: Sequence[int]) -> str:
         """The text of an answer's leading `ids`, guarded except where the answer wrote a mark.
@@ -170,10 +170,10 @@ class KnownIds:
             end = after
         return text + self._template.guard_answer(raw[begin:end].decode())
 
-    def _mark(self) -> None:
-        mark = (len(self._text), len(self._ids))
-        if mark not in self._marks[-1:]:
-            self._marks.append(mark)
+    def _cut(self) -> None:
+        cut = (len(self._text), len(self._ids))
+        if cut not in self._cuts[-1:]:
+            self._cuts.append(cut)
 
 
 def _ends(ids: Sequence[int], piece: Callable[[int], bytes], raw: bytes) -> list[int]:

@@ -59,13 +59,13 @@ def constants() -> Any:
     try:
         from huggingface_hub import constants as found
     except ValueError as error:
-        what = f"{settings_of(error)} cannot be used: {reason(error)}"
+        what = f"{faulty_variable(error)} cannot be used: {reason(error)}"
         raise UsageError(what, "Correct it, or unset it.") from None
     found.HF_HUB_DISABLE_TELEMETRY = found.HF_HUB_DISABLE_SYMLINKS_WARNING = True
     return found
 
 
-def settings_of(error: Exception) -> str:
+def faulty_variable(error: Exception) -> str:
     """The variable of the library whose value `error` quotes, or else all that are set."""
     given = [name for name in sorted(os.environ) if name.startswith("HF_") and os.environ[name]]
     quoted = [name for name in given if repr(os.environ[name]) in str(error)]
