@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
@@ -35,6 +33,7 @@ from localspec.loading.load_request import LoadRequest
 from localspec.loading.planning import load_plan
 from localspec.pairs.memory.free import DEVICE_RESERVE
 from tests.support import toy
+from tests.support.command import localspec
 
 from .support.any_model import write_any
 from .support.buffers import allocated, compared
@@ -559,13 +558,6 @@ def test_an_answer_is_stopped() -> None:
     assert event.reason is FinishReason.CANCELLED
 
 
-def localspec(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "localspec", *arguments],
-        capture_output=True, text=True, check=False, timeout=300, env=os.environ | environment,
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize(("shares", "layers"), [((), [5, 4]), (("--tensor-split", "3,1"), [7, 2])])
 def test_two_devices_share_a_target(shares: tuple[str, ...], layers: list[int]) -> None:
     """The same driver twice."""
@@ -575,7 +567,9 @@ def test_two_devices_share_a_target(shares: tuple[str, ...], layers: list[int]) 
         *("run", "toy", "-p", "Tell me a story.", "--temp", "0", "-n", "40", "--json"),
         *("--draft", "none", "-c", "512", "-t", "1", "-fa", "off", "-ngl", "all"),
     )
-    two = json.loads(localspec(*options, *shares, GGML_VK_VISIBLE_DEVICES="0,0").stdout)
+    two = json.loads(
+        localspec(*options, *shares, changed={"GGML_VK_VISIBLE_DEVICES": "0,0"}).stdout
+    )
     one = json.loads(localspec(*options).stdout)
     assert two["settings"]["tensor_split"] == dict(zip(("Vulkan0", "Vulkan1"), layers, strict=True))
     assert one["settings"]["tensor_split"] is None
@@ -604,7 +598,7 @@ def test_what_the_device_has_no_room_for_while_loading_is_told() -> None:
         pytest.skip("the limit is one of llama.cpp's Vulkan")
     limits = dict.fromkeys(LIMITS, str(2**20))
     options = ("run", "toy", "-p", "Tell me a story.", "--ctx-size", "4096", "-ngl", "all")
-    done = localspec(*options, "--gamma", "0", "-fa", "off", **limits)
+    done = localspec(*options, "--gamma", "0", "-fa", "off", changed=limits)
     assert done.returncode == 1, done.stderr
     assert "no memory for a context" in done.stderr
 

@@ -34,6 +34,7 @@ from localspec.loading import planning
 from localspec.loading.load import check, load_session
 from localspec.process import messages as m
 from tests.support import ENDLESS, ROOMY, toy
+from tests.support.command import localspec
 from tests.support.workers import relay, worker
 from tests.test_process import TOY, Heard
 
@@ -291,11 +292,6 @@ RUN = [
 ]
 THERE = ["-ngl", "all"]  # where memory and speed would leave the toy's layers here
 BOTH = [*THERE, "--tensor-split", "1,1"]
-
-
-def localspec(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "localspec", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
 def _most_resident(pid: int) -> int:

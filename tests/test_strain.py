@@ -15,6 +15,7 @@ import pytest
 from localspec.cli.settings_file import FILE, SettingsFile, read, settings_of
 from localspec.cli.subcommands import COMMANDS, cli
 from localspec.errors import EXIT_USAGE
+from tests.support.command import localspec
 
 POSIX = pytest.mark.skipif(os.name == "nt", reason="Windows has no such devices")
 LIMITED = (
@@ -27,18 +28,6 @@ VALUES = (
     *('""', '"x"', '"\\u001b[2J"', '"\\u0000"', "1979-05-27", "[[1], [2]]", '"' + "x" * 9999 + '"'),
     *('["a", 1, true]', "{a = 1}", '"inf"', '"5.7"', "0x7fffffffffffffff", "1e308"),
 )
-
-
-def localspec(*args: str, stdout: object = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "localspec", *args],
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,  # type: ignore[call-overload]
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-        timeout=60,
-    )
 
 
 @pytest.mark.few(1)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import IO
 from unittest import mock
 
 from localspec.cli import subcommands
@@ -43,3 +46,28 @@ def run(*words: str, **environment: str) -> Result:
             code = stop.code if isinstance(stop.code, int) else 1
     out_bytes, err_bytes = (stream.detach().getvalue() for stream in (out, err))
     return Result(code, out_bytes.decode(), err_bytes.decode())
+
+
+def localspec(
+    *words: str,
+    stdout: int | IO[str] = subprocess.PIPE,
+    timeout: float = 300,
+    changed: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command as a process, with nothing on its standard input.
+
+    Args:
+        stdout: where its output goes.
+        timeout: in seconds.
+        changed: variables of its environment.
+    """
+    return subprocess.run(
+        [sys.executable, "-m", "localspec", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=timeout,
+        env={**os.environ, **(changed or {})},
+    )
