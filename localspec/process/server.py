@@ -116,11 +116,11 @@ class EngineServer:
         self._envelopes.put(None)
         self._resting.set()
 
-    def join(self, timeout: float | None = None) -> bool:
+    def join(self, timeout: float) -> bool:
         """Wait for the thread to end; return whether it has.
 
         Args:
-            timeout: seconds, from the last sign that caches are being stored; None for no limit.
+            timeout: seconds, from the last sign that caches are being stored.
         """
         if self._thread.ident is not None:  # it was started
             self._thread.join(timeout)
