@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
@@ -25,9 +25,6 @@ from localspec.errors import UsageError
 from localspec.loading.measurements.head_promise import USUAL_TOKENS
 from localspec.safe_text import unbroken
 from localspec.train.train_request import USUAL_PASSES, TrainRequest
-
-if TYPE_CHECKING:
-    pass
 
 _FILE: Final = UserFile(exists=True)
 _OUT: Final = UserFile()
