@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -428,7 +429,7 @@ def test_a_machine_that_becomes_busy_gets_shorter_passes() -> None:
     steps = PromptSteps(512)
     for n, seconds, then in (
         *((64, 0.2, 256), (256, 0.8, 256), (256, 3.2, 64), (64, 0.8, 64), (3, 0.4, 64)),
-        *((64, 900.0, 16), (16, 0.05, 256), (256, 0.0, 512)),
+        *((64, 900.0, 64), (64, 900.0, 16), (16, 0.05, 256), (256, 0.0, 512)),
     ):
         steps.took(n, 0, seconds)
         assert steps.size(0) == then, (n, seconds)
@@ -458,6 +459,20 @@ def test_another_program_that_begins_is_not_taken_for_attention(
     for each in seen:
         if each.left is not None and each.at > 15:
             assert each.left == pytest.approx(seen[-1].at - each.at, rel=0.4, abs=1.0)
+
+
+def test_a_pass_in_which_the_program_was_suspended_tells_nothing_of_the_rest() -> None:
+    steps = PromptSteps(512)
+    for at in (0, 512, 1024):
+        steps.took(512, at, 0.8)
+    steps.took(512, 1536, 600.0)
+    assert (steps.seconds(2048, 5000) or math.inf) < 20
+    assert steps.size(2048) > 400
+    steps.begin()
+    for at in (0, 512):  # a machine that became so slow takes as long again
+        steps.took(512, at, 60.0)
+    assert (steps.seconds(1024, 5000) or 0.0) > 500
+    assert steps.size(1024) == 16
 
 
 def test_what_a_prompt_teaches_counts_in_the_next_one() -> None:

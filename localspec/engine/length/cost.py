@@ -30,6 +30,8 @@ _STEP = 32  # tokens of context between two curves: attention adds half a percen
 _CURVES = 16  # kept at a time, 2 KB each: a conversation goes through them in order
 _LEAST_LEFT = 0.2  # least share of a decode's time that extrapolation to less context leaves
 
+PAUSE, PAUSE_S = 10.0, 1.0  # factor and seconds above a usual decode: the program was suspended
+
 # A measurement may be wrong by any factor. These limits exclude what no kernel does.
 _JAG = 2.0  # T(n) over T(m), n < m; seen: at 512 tokens of context, 1.8 for 16 tokens over 64
 _FASTER = 0.9  # least T(n) over T(1)

@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from localspec import private
-from localspec.engine.length.cost import ByContext, ModelCosts, Points, credible
+from localspec.engine.length.cost import PAUSE, PAUSE_S, ByContext, ModelCosts, Points, credible
 from localspec.engine.llama import Context, Head, kernels, machine
 
 # The sizes that tell most come first, since a slow machine runs out of time: 16 among them, as a
@@ -54,7 +54,6 @@ _AGAIN = (1, 1)  # sizes timed once more at the end: has the machine's speed cha
 _LEAST = 2  # sizes measured whatever time they take, as a curve needs two points
 _STEADY = 0.5  # a larger spread comes from other programs
 _ACQUAINTED = 6.0  # the most seconds for sizes that were not measured
-_PAUSE, _PAUSE_S = 10.0, 1.0  # factor and seconds above a usual decode: the program was suspended
 _HEADER = 1 << 20  # bytes of a model file that are hashed
 
 # A stored file is not a profile if a figure in it cannot be a timing.
@@ -136,7 +135,7 @@ def measure(
                 break
             new = n not in found and not context.familiar(n, 1 if one_row else n)
             times = [_seconds(context, n, one_row, clock) for _ in range(max(repeats, 1 + new))]
-            if max(times) > _PAUSE_S + _PAUSE * min(t * max(1, n / m) for m, t in known):
+            if max(times) > PAUSE_S + PAUSE * min(t * max(1, n / m) for m, t in known):
                 begun += sum(times)
                 continue
             known.append((n, times[-1]))

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from localspec.engine.length.cost import ModelCosts
+from localspec.engine.length.cost import PAUSE, PAUSE_S, ModelCosts
 
 _STEP_S: Final = 0.8  # below a second, as the machine may turn busy
 # Kernels are fastest for multiples of it. In passes of 8, a token of a model with 1.5 billion
@@ -51,6 +51,7 @@ class PromptSteps:
         self._slope = _Slope(self._growth)
         self._lately: deque[tuple[int, int, float]] = deque()  # depth, tokens and seconds of passes
         self._lately_s = self._read_s = 0.0
+        self._paused = False  # whether the latest pass seems to have been interrupted
 
     def size(self, context: int) -> int:
         """Tokens of the next pass, after `context` tokens; few as long as nothing is known."""
@@ -71,9 +72,14 @@ class PromptSteps:
     def took(self, n: int, context: int, seconds: float) -> None:
         """Learn from a pass over `n` tokens after `context` tokens.
 
-        The rest of a prompt is left out: for each token, short passes take longer.
+        The rest of a prompt is left out: for each token, short passes take longer. So is a pass in
+        which the program was suspended, unless the next one takes as long.
         """
         if n < self._least:
+            return
+        foretold, before = self.seconds(context, n), self._paused
+        self._paused = foretold is not None and seconds > PAUSE_S + PAUSE * foretold
+        if self._paused and not before:
             return
         self._read_s += seconds
         self._depth, self._token_s = context + n // 2, max(seconds, 1e-9) / n
