@@ -18,7 +18,7 @@ from localspec.chat.session.session import Session
 from localspec.chat.settings import ChatSettings
 from localspec.drafter_names import DRAFT
 from localspec.engine.cancel import Cancel
-from localspec.engine.length.gamma import FixedGamma
+from localspec.engine.length.gamma import AutoGamma, FixedGamma
 from localspec.engine.length.stopping import Plan, Situation
 from localspec.engine.llama import Model
 from localspec.engine.record.stats import FinishReason, Prefill, Round
@@ -212,7 +212,7 @@ class ScriptedEngine:
         self.closed = True
 
     def prefill(
-        self, prompt: Sequence[int], cancel: Cancel, _policy: object = None, **_how: bool
+        self, prompt: Sequence[int], cancel: Cancel, _policy: object = None, **_how: object
     ) -> Generator[tuple[int, int], None, Prefill]:
         if self.prefill_error is not None:
             raise self.prefill_error
@@ -234,6 +234,7 @@ class ScriptedEngine:
         self, prompt: Sequence[int], settings: Any, policy: Any, cancel: Cancel
     ) -> Iterator[Round]:
         self.settings = settings
+        policy.begin(follow_clock=True)
         sequence = list(prompt)
         for done in self.answers.pop(0):
             self.on_round()
@@ -245,6 +246,7 @@ class ScriptedEngine:
             self.gammas.append(policy.plan(Situation(room=63)).limit)
             sequence += done.tokens
             self.cached = sequence[:-1]
+            policy.observe(done)
             yield done
 
 
@@ -254,6 +256,7 @@ def fake_session(
     settings: ChatSettings | None = None,
     n_ctx: int = 1000,
     drafts: bool = True,
+    auto: AutoGamma | None = None,
 ) -> tuple[Session, ScriptedEngine]:
     """A session that plays `answers`, and its engine."""
     engine = ScriptedEngine(list(answers), drafts=drafts)
@@ -266,7 +269,7 @@ def fake_session(
         draft_note="" if drafts else "there is no draft",
     )
     engine_: Any = engine
-    session = Session(pair, engine_, settings or ChatSettings(), renderer=renderer())
+    session = Session(pair, engine_, settings or ChatSettings(), auto=auto, renderer=renderer())
     return session, engine
 
 

@@ -22,9 +22,13 @@ from localspec.chat.events import (
 from localspec.chat.prompt.template import ChatTemplate
 from localspec.chat.session.turns import SUMMARISE
 from localspec.chat.settings import UNMEASURED_GAMMA, ChatSettings
+from localspec.drafter_names import DRAFT
 from localspec.engine.cancel import Cancel
 from localspec.engine.grammars.constraint import Anything, Constraint
 from localspec.engine.grammars.grammar_reader import GrammarReader
+from localspec.engine.length.cost import Costs
+from localspec.engine.length.gamma import AutoGamma
+from localspec.engine.length.neighbours import Neighbours
 from localspec.engine.record.stats import DeviceMemory, FinishReason, GammaNote, GammaReason
 from localspec.engine.round.acceptance import Accept
 from localspec.engine.round.prompt_steps import PromptSteps
@@ -142,6 +146,31 @@ def test_stop_strings_end_the_answer() -> None:
     assert (end.text, end.reason) == ("one", FinishReason.STOP)
     assert end.stats.generated_tokens == 5
     assert session.messages[-1].content == "one"
+
+
+@pytest.mark.parametrize("ended_by_itself", [False, True])
+def test_what_a_draft_wrote_after_a_stop_text_is_not_in_the_claim(ended_by_itself: bool) -> None:
+    """The last round copies 31 tokens, of which the second completes the stop text."""
+    text = " ".join(map(str, range(60))).encode()
+    rounds = rounds_of(text[:4]) + rounds_of(text[4:104], size=5, from_draft=4)
+    rounds = [each for at in range(4) for each in (rounds[at], *rounds[4 + 5 * at : 9 + 5 * at])]
+    (last,) = rounds_of(b"##" + b"and more tokens than that ...".ljust(30), size=32, from_draft=31)
+    finish = FinishReason.STOP if ended_by_itself else None
+    table = {1: 0.001, 5: 0.001, 32: 0.001}
+    session, _ = fake_session(
+        [*rounds, replace(last, finish=finish)],
+        settings=ChatSettings(stop=("##",)),
+        auto=AutoGamma(Costs({0: table}, {DRAFT: {0: table}})),
+    )
+    list(session.turn("hi", Cancel()))
+    neighbours = Neighbours(Costs({0: table}, {}))
+    for done in (*rounds, replace(last, tokens=last.tokens[:2])):
+        neighbours.add(done)
+    found, kept = session.figures().speedup, neighbours.speedup()
+    assert found is not None
+    assert kept is not None
+    assert kept.estimate == pytest.approx(105 / 24)  # tokens and rounds after the first
+    assert found.estimate == pytest.approx(kept.estimate)
 
 
 def test_the_plain_template_stops_where_the_user_would_speak() -> None:

@@ -104,6 +104,11 @@ class Drafting:
         """The measured speed-up of the running answer; None if it is not known yet."""
         return None if self._auto is None else self._auto.speedup()
 
+    def cut(self, done: Round, kept: int) -> None:
+        """Leave out of the speed-up what a round wrote after its first `kept` tokens."""
+        if self._auto is not None:
+            self._auto.neighbours.cut(done, kept)
+
     # Called by the engine. The policy is looked up before every round, since it may be switched.
 
     def begin(self, *, follow_clock: bool) -> None:

@@ -176,6 +176,8 @@ class Writer:
             done: Round
             for done in rounds:
                 event = answer.add(done)
+                if event.round is not done:  # the policy has observed all that it wrote
+                    self._drafting.cut(done, event.round.emitted)
                 meter.add(event.round, self._drafting.speedup, off=not self._drafting.on)
                 yield event
                 if event.round.finish is not None:

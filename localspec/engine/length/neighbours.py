@@ -125,6 +125,14 @@ class Neighbours:
         if baseline and drafting and not halted:
             self._observe(baseline, drafting)
 
+    def cut(self, done: Round, kept: int) -> None:
+        """Leave out of the claim what an added round wrote after its first `kept` tokens.
+
+        The text ends there: the baseline would have written neither these tokens nor an end.
+        """
+        tokens = done.emitted - kept + (done.finish is FinishReason.STOP)
+        self._baseline -= tokens * self._costs.target.expected(1, done.context)
+
     def speedup(self) -> Speedup | None:
         """The speed-up of this answer over the baseline; None while it is not known.
 
