@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from localspec.drafter_names import DRAFT
+from localspec.drafter_names import DRAFT, LOOKUP, MTP
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.model_drafter import ModelDrafter
+from localspec.engine.drafters.protocol import Capabilities, DrafterState, Proposal
 from localspec.engine.length.cost import ModelCosts
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.record.stats import FinishReason, GenerationStats, Prefill, Round
@@ -81,6 +82,63 @@ def read(engine: Engine, prompt: Sequence[int]) -> Prefill:
             next(steps)
         except StopIteration as end:
             return cast("Prefill", end.value)
+
+
+class Listening:
+    """A head that drafts nothing, but hears what a real one would know states of."""
+
+    def __init__(self, name: str = MTP) -> None:
+        self.name, self.capabilities = name, Capabilities(listener=self)
+        self.told: list[bool] = []
+        self.known = 0
+
+    def listen(self, *, wanted: bool) -> None:
+        self.told.append(wanted)
+        self.known = 0
+
+    def after_decode(self, tokens: Sequence[int], start: int) -> None:
+        self.known = start + len(tokens) if start <= self.known else 0
+
+    def begin(self, *_: object, **__: object) -> None: ...
+
+    def state(self, tokens: Sequence[int]) -> DrafterState:
+        return DrafterState(1)
+
+    def propose(self, *_: object) -> Proposal:
+        return Proposal(self.name)
+
+    def observe(self, *_: object) -> None: ...
+
+
+def answer_with(engine: Engine, policy: FixedGamma, drafters: frozenset[str] | None) -> None:
+    """Read a prompt that goes on after the cache's text, and answer it with these drafters."""
+    prompt = [*engine.target.tokens, 1, 2, 3]
+    list(engine.prefill(prompt, Cancel(), policy, drafters=drafters))
+    settings = GenerateSettings(sampling=GREEDY, n_predict=5, drafters=drafters)
+    assert len(list(engine.generate(prompt, settings, policy, Cancel()))) == 5
+
+
+def test_a_head_that_a_request_leaves_out_still_follows_the_text() -> None:
+    head, policy = Listening(), FixedGamma(3)
+    target = StubContext(random_script(VOCAB, 5), StubModel(VOCAB))
+    engine = Engine(target, head)  # type: ignore[arg-type]
+    for drafters in (frozenset[str](), None, frozenset({LOOKUP}), frozenset({MTP})):
+        answer_with(engine, policy, drafters)
+        assert head.told == [True]
+        assert head.known == len(target.tokens)
+    policy.gamma = 0
+    answer_with(engine, policy, None)
+    assert head.told == [True, False]
+
+
+def test_a_head_that_only_a_request_asks_sees_its_prompt() -> None:
+    """A fixed length asks the first drafter, or the first of those that a request names."""
+    head = Listening()
+    target = StubContext(random_script(VOCAB, 5), StubModel(VOCAB))
+    engine = Engine(target, Listening("other"), head)  # type: ignore[arg-type]
+    answer_with(engine, FixedGamma(3), frozenset({MTP}))
+    assert head.told == [True]
+    assert head.known == len(target.tokens)
 
 
 def test_what_a_device_has_still_to_read_of_the_prompt_is_no_part_of_the_first_round() -> None:

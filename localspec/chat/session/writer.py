@@ -168,7 +168,7 @@ class Writer:
         loaded = self.pair.loaded
         exact = loaded.exact is not None and not loaded.exact_by_plan
         free = not (how.repeatable or how.trace is not None or exact)
-        reading = self._read(prompt, cancel, texts, follow_clock=free, goes_on=how.goes_on)
+        reading = self._read(prompt, how, cancel, texts, follow_clock=free)
         meter.prefilled((yield from reading))
         self.pair.target.threads.watch()  # rounds are compared with rounds, not with the prompt
         rounds = self._engine.generate(prompt, how, self._drafting, cancel)
@@ -222,16 +222,25 @@ class Writer:
     def _read(
         self,
         prompt: Sequence[int],
+        how: GenerateSettings,
         cancel: Cancel,
         texts: Sequence[Past],
-        **how: bool,
+        *,
+        follow_clock: bool,
     ) -> Generator[TurnEvent, None, Prefill]:
         started = perf_counter()
         if self.stored is not None:
             self.stored.restore(prompt[:-1], cancel)
         self._engine.past = (*texts, *self._recalled())
         restored_s, passes = perf_counter() - started, self._engine.steps
-        reading = self._engine.prefill(prompt, cancel, self._drafting, **how)
+        reading = self._engine.prefill(
+            prompt,
+            cancel,
+            self._drafting,
+            follow_clock=follow_clock,
+            goes_on=how.goes_on,
+            drafters=how.drafters,
+        )
         with closing(reading) as steps:
             while True:
                 try:

@@ -84,9 +84,10 @@ class Capabilities:
     """What some drafters can do. By default a drafter spends one pass of its own on each token.
 
     Attributes:
-        listener: sees the target's decodes while the drafter may be asked, and can copy hidden
-            rows there: the target's next decode overwrites them. It never sees what the target's
-            cache held before. None if the drafter does not need it.
+        listener: sees the target's decodes while the policy may ask the drafter, whether or not
+            this generation does, and can copy hidden rows there: the target's next decode
+            overwrites them. It never sees what the target's cache held before. None if the drafter
+            does not need it.
         reads_paths: whether it can read tokens of a cheaper drafter in one pass (see `propose`).
         block: tokens that it guesses in one pass at most; 0 if each token takes a pass.
         ahead: reads while the target decodes; None if the drafter waits.

@@ -107,6 +107,7 @@ class Engine:
         follow_clock: bool = True,
         goes_on: bool = False,
         answered: int = 0,
+        drafters: frozenset[str] | None = None,
     ) -> Generator[tuple[int, int], None, Prefill]:
         """Read all but the last token of `prompt` into the target's cache, reusing what is there.
 
@@ -121,6 +122,7 @@ class Engine:
                 The next one may leave out all of that, so the mark of the question's prompt stays.
             answered: how many tokens at the end were written as its answer; no mark of a prompt
                 moves there.
+            drafters: those that may draft in that generation, by name; None for all.
 
         Yields:
             (tokens read, tokens to read), before the first batch and after every one.
@@ -139,8 +141,7 @@ class Engine:
                 "Shorten the prompt or raise --ctx-size.",
             )
         self.target.watch(cancel)
-        names = tuple(self.drafters)
-        self._show(names if policy is None else policy.asks(names))
+        self._show(policy, drafters)
         end = len(prompt) - 1
         cached = self.target.keep_prefix(prompt[:end])
         self.steps.begin()
@@ -174,9 +175,16 @@ class Engine:
         for _ in reading:
             cancel.check()
 
-    def _show(self, asked: Sequence[str]) -> None:
-        """Show the target's decodes to those of its drafters that may be asked."""
-        listeners = (self.drafters[name].capabilities.listener for name in asked if name != LOOKUP)
+    def _show(self, policy: GammaPolicy | None, allowed: frozenset[str] | None) -> None:
+        """Show the target's decodes to the drafters that the policy may ask.
+
+        One that this generation alone does not ask goes on listening: otherwise it would forget
+        all states, and llama.cpp would prepare the target's passes anew.
+        """
+        names = tuple(self.drafters)
+        own = tuple(name for name in names if allowed is None or name in allowed)
+        asked = names if policy is None else (*policy.asks(names), *policy.asks(own))
+        listeners = (self.drafters[name].capabilities.listener for name in names if name in asked)
         self.target.show([each for each in listeners if each is not None])
 
     def generate(
@@ -322,7 +330,7 @@ class Engine:
         asked = {name: it for name, it in self.drafters.items() if generation.asks(name)}
         copies = self.lookup is not None and generation.asks(LOOKUP)
         able = policy.asks((*asked, LOOKUP) if copies else tuple(asked))
-        self._show(able)
+        self._show(policy, generation.drafters)
         first, generation.first = generation.first, False
         if first or not able:
             return NO_GUESS, BASELINE
