@@ -326,6 +326,36 @@ def test_what_planning_takes_in_rounds_without_a_draft_is_in_the_claim() -> None
     assert found.estimate == pytest.approx((4 + 25 * 2) / (4 * 1.05 + 25 * 2.1))
 
 
+@pytest.mark.parametrize("speed", [1.0, 3.0])
+@pytest.mark.parametrize("pending", [100, 1000])
+def test_what_a_draft_reads_of_a_prompt_counts_by_its_own_time(pending: int, speed: float) -> None:
+    """No table is that long: three times what it foretells is no error of the draft's steps."""
+    costs = Costs({0: {1: 1.0, 4: 1.8}}, {DRAFT: {0: {1: 0.1}}})
+    neighbours = Neighbours(costs)
+    read_s = 3 * costs.drafts[DRAFT].expected(pending, 0)
+    reading = timed(4, speed * 1.8, pending=pending, step=speed * (read_s + 0.2) / 3)
+    others = [timed(4, speed * 1.8, step=speed * 0.1)] * 4
+    feed(neighbours, 6 * [timed(1, speed), reading, *others])
+    assert neighbours.stretches == costs.target.votes(4) == costs.drafts[DRAFT].votes(1) == 6
+    assert costs.drafts[DRAFT].correction(1) == pytest.approx(0.0, abs=1e-9)
+    found = neighbours.speedup()
+    assert found is not None
+    took = 5 * 1.0 + 30 * 1.8 + 24 * 0.3 + 6 * (read_s + 0.2)
+    assert found.estimate == pytest.approx((5 + 30 * 2) / took)
+
+
+def test_a_reading_in_which_the_program_was_stopped_counts_as_it_was_foretold() -> None:
+    costs = Costs({0: {1: 1.0, 4: 1.8}}, {DRAFT: {0: {1: 0.1}}})
+    neighbours = Neighbours(costs)
+    stretch = [timed(1, 1.0), *[timed(4, 1.8, step=0.1)] * 5]
+    reading = timed(4, 1.8, pending=100, step=1200.0)
+    feed(neighbours, [timed(1, 1.0), reading, *stretch[2:], *(5 * stretch)])
+    found, foretold = neighbours.speedup(), costs.drafts[DRAFT].expected(100, 0)
+    assert found is not None
+    took = 5 * 1.0 + 30 * 1.8 + 29 * 0.3 + foretold + 0.2
+    assert found.estimate == pytest.approx((5 + 30 * 2) / took)
+
+
 def test_a_wait_between_two_rounds_is_no_slow_round() -> None:
     """Otherwise a full pipe or a stopped parent would widen the intervals of fifteen stretches."""
     widths = []

@@ -76,9 +76,10 @@ class Neighbours:
         self.run, self.warmup_s = SameSizeRun(), 0.0
         self.stretches *= not anew
         # Sums over the answer's rounds except the first, which never drafts: measured seconds of
-        # their decodes, and of the baseline rounds that would have emitted the same tokens.
+        # their decodes, of the baseline rounds that would have emitted the same tokens, of warmups
+        # and planning, and of drafting with a long text to read.
         self._decodes: defaultdict[_Decode, float] = defaultdict(float)
-        self._baseline, self._extra = 0.0, 0.0
+        self._baseline, self._extra, self._read = 0.0, 0.0, 0.0
         self._count, self._here = -1, 0  # these rounds, and their stretches that count
 
     @property
@@ -120,7 +121,10 @@ class Neighbours:
         baseline = [each for each in rounds if not each.done.drafted]
         self.stretches += 0 < len(baseline) < _STRETCH
         drafting = [each for each in rounds if each.done.draft_passes or each.done.drafted]
-        times = [each.done.total_s + each.done.between_s for each in rounds]
+        times = [
+            each.seconds if each.done.reads_text else each.done.total_s + each.done.between_s
+            for each in rounds
+        ]
         halted = max(times) > _HALT_S + _HALT * median(times)
         if baseline and drafting and not halted:
             self._observe(baseline, drafting)
@@ -145,7 +149,7 @@ class Neighbours:
         target = self._costs.target
         if self._error == math.inf or not any(m is target and n > 1 for m, n in self._decodes):
             return None
-        spent, compared, drafting, unseen = self._extra, 0.0, 0.0, 0.0
+        spent, compared, drafting, unseen = self._extra + self._read, self._read, self._read, 0.0
         for (model, n), expected in self._decodes.items():
             baseline = model is target and n == 1
             seconds = expected * (1.0 if baseline else math.exp(self._off + model.correction(n)))
@@ -174,6 +178,9 @@ class Neighbours:
         """
         target = self._costs.target
         level = math.log(sum(p.seconds for p in baseline) / sum(p.expected for p in baseline))
+        for each in drafting:
+            if each.done.reads_text:
+                self._count_reading(each.done, each.done.draft_s / math.exp(level))
         took, expected = self._sums(drafting)
         # Passes of draft and target that overlap slow each other down, so they do not vote.
         alone = self._sums([each for each in drafting if not (each.done.ahead or each.done.kept)])
@@ -188,6 +195,21 @@ class Neighbours:
         if len(self._seen) >= FEW:
             self._update_error()
 
+    def _count_reading(self, done: Round, seconds: float) -> None:
+        """Let a round that read a long text count with its own seconds of drafting.
+
+        How long that takes was not measured. If it was interrupted, what was expected stays.
+        """
+        drafting = {
+            (model, n): count * model.expected(n, context)
+            for model, n, context, count in self._costs.decodes(done)
+            if model is not self._costs.target
+        }
+        if seconds < _HALT_S + _HALT * sum(drafting.values()):
+            self._read += seconds
+            for size, expected in drafting.items():
+                self._decodes[size] -= expected
+
     def _sums(self, rounds: Sequence[_Timed]) -> tuple[dict[_Decode, float], dict[_Decode, float]]:
         """Seconds of the decodes in these rounds: as they were, and as measured beforehand."""
         target, drafts = self._costs.target, self._costs.drafts
@@ -199,6 +221,8 @@ class Neighbours:
                 expected[target, done.drafted + 1] += by_measurement
             if done.kept and not done.draft_passes:  # it waited for a draft pass to end
                 took[target, done.drafted + 1] += done.draft_s
+            if done.reads_text:  # the table is not that long: its steps would be blamed for it
+                continue
             if done.drafter in drafts and done.draft_passes and done.draft_s > 0:
                 model = drafts[done.drafter]
                 took[model, 1] += done.draft_s

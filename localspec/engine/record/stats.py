@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from localspec.drafter_names import LOOKUP
+from localspec.limits import MAX_BATCH_OUTPUTS
 
 LEAST_TOKENS = 50
 """The least tokens of an answer for which a speed-up is reported."""
@@ -160,6 +161,11 @@ class Round:
     def undrafted_s(self) -> float:
         """Seconds of the round except drafting, which takes time in a probe, too."""
         return self.total_s - self.draft_s
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether its drafter had more to read than any draft has tokens, as of a prompt."""
+        return self.draft_prefill > MAX_BATCH_OUTPUTS
 
     @property
     def from_draft(self) -> int:
