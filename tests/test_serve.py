@@ -116,6 +116,17 @@ def test_plain_completions_go_on_from_text_and_from_ids(client: openai.OpenAI) -
     assert "".join(one.choices[0].text for one in stream) == found.text
 
 
+@pytest.mark.parametrize("n", [0, 3])
+@pytest.mark.parametrize("asked", [{"messages": MESSAGES}, {"prompt": "Once upon a"}])
+def test_llama_servers_limit_holds(served: Serving, asked: dict[str, Any], n: int) -> None:
+    """Editors warm up with no token, and no other limit."""
+    path = "/v1/chat/completions" if "messages" in asked else "/v1/completions"
+    body = {**asked, "n_predict": n, "logit_bias": {"2": -100}}
+    found = json.loads(served.ask(path, body)[2])
+    assert found["usage"]["completion_tokens"] == n
+    assert found["choices"][0]["finish_reason"] == "length"
+
+
 def test_a_prompt_is_read_from_its_beginning_on_request(served: Serving) -> None:
     def cached(**fields: Any) -> int:
         usage = served.chat("Which story did you tell me last?", **fields)["usage"]

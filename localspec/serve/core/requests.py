@@ -75,6 +75,7 @@ class AnswerOptions(_ChainFields, kw_only=True):
 
     Attributes:
         model: the name of a pair.
+        n_predict: llama-server's name for `max_tokens`; it goes first.
         gamma, accept: extensions of localspec: the draft length and the acceptance rule.
         draft: extension: which loaded drafters may draft: ``auto``, ``none``, or names separated by
             commas.
@@ -85,6 +86,7 @@ class AnswerOptions(_ChainFields, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: Count | None = None
+    n_predict: Count | None = None
     logit_bias: dict[str, float] | None = None
     seed: Seed | None = None
     stop: StopText | StopTexts | None = None
@@ -94,6 +96,11 @@ class AnswerOptions(_ChainFields, kw_only=True):
     accept: Accept | None = None
     draft: Annotated[str, Meta(max_length=256)] | None = None
     cache_prompt: bool | None = None
+
+    @property
+    def limit(self) -> int | None:
+        """Tokens to generate at most; None for the server's setting."""
+        return self.max_tokens if self.n_predict is None else self.n_predict
 
     @property
     def drafters(self) -> tuple[str, ...] | None:

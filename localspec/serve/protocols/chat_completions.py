@@ -224,7 +224,7 @@ class ChatRequest(ProtocolRequest):
         return ConversationRequest(
             self,
             [message.said(i) for i, message in enumerate(self.messages)],
-            limit=self.max_tokens if limit is None else limit,
+            limit=self.limit if limit is None else limit,
             tools=[FunctionTool("function", tool.told) for tool in self.tools or ()],
             choice=self._choice(),
             parallel=self.parallel_tool_calls is not False,

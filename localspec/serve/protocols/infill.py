@@ -46,7 +46,6 @@ class InfillRequest(ProtocolRequest):
     input_suffix: str
     prompt: str = ""
     input_extra: Annotated[list[OtherFile], Meta(max_length=1024)] | None = None
-    n_predict: Count | None = None
     n_indent: Count = 0
     t_max_predict_ms: float = 0
     response_fields: Annotated[list[str], Meta(max_length=64)] | None = None
@@ -56,8 +55,7 @@ class InfillRequest(ProtocolRequest):
         """What is asked, in the form that all protocols share."""
         others = tuple((one.filename, one.text) for one in self.input_extra or ())
         gap = Infill(self.input_prefix, self.input_suffix, self.prompt, others, in_repository=True)
-        limit = self.max_tokens if self.n_predict is None else self.n_predict
-        return ContinuationRequest(self, gap, limit)
+        return ContinuationRequest(self, gap, self.limit)
 
     def writer(self, model: str, answer: IncomingAnswer) -> InfillWriter:
         """Make the writer of the reply."""

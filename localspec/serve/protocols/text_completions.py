@@ -38,7 +38,7 @@ class CompletionRequest(ProtocolRequest):
             if not isinstance(prompt, str):
                 raise Refusal(400, "with a suffix the prompt must be text", param="prompt")
             prompt = Infill(prompt, self.suffix)
-        return ContinuationRequest(self, prompt, self.max_tokens, self.logprobs)
+        return ContinuationRequest(self, prompt, self.limit, self.logprobs)
 
     def writer(self, model: str, answer: IncomingAnswer) -> TextWriter:
         """Make the writer of the reply."""
