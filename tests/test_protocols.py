@@ -453,6 +453,12 @@ def test_a_name_of_any_length_is_a_name() -> None:
     assert name in wanted.settings.grammar
 
 
+def budget_of(asked: ConversationRequest) -> int:
+    """The budget of a thought, where the server's is 64."""
+    wanted, _ = asked.prepared(ChatSettings(reasoning_budget=64), Dialect(marks=PLAIN))
+    return wanted.settings.reasoning_budget
+
+
 @pytest.mark.parametrize(
     ("fields", "reasoning", "effort", "budget"),
     [
@@ -466,9 +472,16 @@ def test_how_much_a_model_thinks(
     fields: Any, reasoning: str | None, effort: str, budget: int | None
 ) -> None:
     found = core(MESSAGES, messages=[{"role": "user", "content": "a"}], max_tokens=4, **fields)
-    assert (found.reasoning, found.effort, found.budget) == (reasoning, effort, budget)
-    wanted, _ = found.prepared(ChatSettings(reasoning_budget=64), Dialect(marks=PLAIN))
-    assert wanted.settings.reasoning_budget == (budget or 64)  # the server's
+    assert (found.reasoning, found.effort) == (reasoning, effort)
+    assert budget_of(found) == (budget or 64)  # the server's
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_budget_for_thoughts_may_be_given_in_all_protocols(path: str) -> None:
+    asked = body(path, STORY, reasoning_budget=5)
+    assert budget_of(core(path, **asked)) == 5
+    thinking = {"type": "enabled", "budget_tokens": 9}  # Anthropic's own
+    assert budget_of(core(path, **asked, thinking=thinking)) == (9 if path == MESSAGES else 5)
 
 
 def test_what_claude_code_sends_besides_is_passed_over() -> None:

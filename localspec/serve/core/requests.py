@@ -80,6 +80,7 @@ class AnswerOptions(_ChainFields, kw_only=True):
         draft: extension: which loaded drafters may draft: ``auto``, ``none``, or names separated by
             commas.
         cache_prompt: false: the prompt is read from its beginning, whatever the caches hold of it.
+        reasoning_budget: extension: tokens after which a thought is closed; -1 for no limit.
     """
 
     model: str | None = None
@@ -96,6 +97,7 @@ class AnswerOptions(_ChainFields, kw_only=True):
     accept: Accept | None = None
     draft: Annotated[str, Meta(max_length=256)] | None = None
     cache_prompt: bool | None = None
+    reasoning_budget: Count | None = None
 
     @property
     def limit(self) -> int | None:
@@ -169,7 +171,6 @@ class ConversationRequest:
         format_rule: the grammar rule of the answer's format; empty for any text.
         reasoning: whether the model thinks first; None for the server's setting.
         effort: how much; empty for the server's setting.
-        budget: tokens after which a thought is closed; None for the server's.
         variables: further variables of the chat template.
         top_logprobs: how many alternatives to report per token; None for no probabilities.
         schema_place: where a request has the schema of a tool; see `RequestTools.of`.
@@ -185,7 +186,6 @@ class ConversationRequest:
     format_rule: str = ""
     reasoning: Literal["on", "off"] | None = None
     effort: str = ""
-    budget: int | None = None
     variables: Mapping[str, Any] = field(default_factory=dict)
     top_logprobs: int | None = None
     schema_place: str = "tools[{i}].function.parameters"
@@ -243,7 +243,8 @@ class ConversationRequest:
             message = "grammar cannot be combined with tools or response_format"
             raise Refusal(400, f"{message}; leave one out", param="grammar")
         settings = self.options.settings(own, self.limit, self.rule(toolbox))
-        budget = own.reasoning_budget if self.budget is None else self.budget
+        budget = self.options.reasoning_budget
+        budget = own.reasoning_budget if budget is None else budget
         settings = replace(settings, reasoning_budget=budget)
         said = in_turns(self.messages)
         if not said:

@@ -276,8 +276,9 @@ class MessagesRequest(ProtocolRequest):
         choice, how = self.tool_choice or AskedChoice("auto"), self.output_config or OutputConfig()
         thinking, form = self.thinking or ThinkingAsked("adaptive"), how.format
         wanted, place = form or self.output_format, "output_config.format.schema"
+        budget = self.reasoning_budget if thinking.budget_tokens is None else thinking.budget_tokens
         return ConversationRequest(
-            structs.replace(self, stop=self.stop_sequences),
+            structs.replace(self, stop=self.stop_sequences, reasoning_budget=budget),
             messages,
             limit=self.max_tokens,
             tools=[one for tool in self.tools or () if (one := tool.function)],
@@ -286,7 +287,6 @@ class MessagesRequest(ProtocolRequest):
             format_rule=format_rule(wanted.schema, place) if wanted else "",
             reasoning=_REASONING[thinking.type],
             effort=how.effort or "",
-            budget=thinking.budget_tokens,
             schema_place="tools.{name}.input_schema",
         )
 

@@ -208,7 +208,6 @@ class ChatRequest(ProtocolRequest):
     logprobs: bool | None = None
     top_logprobs: Top | None = None
     reasoning_effort: str | None = None
-    reasoning_budget: Count | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
     def core(self) -> ConversationRequest:
@@ -231,7 +230,6 @@ class ChatRequest(ProtocolRequest):
             format_rule="" if self.response_format is None else self.response_format.rule,
             reasoning=reasoning,
             effort=effort,
-            budget=self.reasoning_budget,
             variables={k: value for k, value in variables.items() if value is not None},
             top_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
         )
