@@ -254,7 +254,7 @@ def test_other_files_are_cut_and_a_beginning_that_does_not_fit_is_refused(servin
     assert 400 < found["tokens_evaluated"] <= 1024 - 12
     for wrong, said in (
         ({"input_extra": [*extra, {}]}, "input_extra"),
-        ({"prompt": CODE * 100}, "the context holds 1024"),
+        ({"prompt": CODE * 100}, "context length is 1024"),
     ):
         given = {"input_prefix": "", "input_suffix": "", **wrong}
         status, _, data = serving.ask("/infill", given)

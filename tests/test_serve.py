@@ -409,7 +409,7 @@ def with_schema(schema: Any) -> dict[str, Any]:
         ({"messages": MESSAGES, "temperature": -1}, 400, "temperature"),
         ({"messages": MESSAGES, "top_p": "x"}, 400, "top_p"),
         ({"messages": MESSAGES, "n": 2}, 400, "n must be 1"),
-        ({"messages": [{"role": "user", "content": "a " * 2000}]}, 400, "the context holds 1024"),
+        ({"messages": [{"role": "user", "content": "a " * 2000}]}, 400, "context length is 1024"),
         ({"messages": MESSAGES, "logit_bias": {"9" * 30: 1}}, 400, "logit-bias cannot be"),
         ({"messages": MESSAGES, "chat_template_kwargs": {"a": 1 << 64}}, 400, "64 bits"),
         (with_schema({"properties": {"a": {"type": "x"}}}), 400, "schema.properties.a"),
@@ -453,6 +453,8 @@ def test_a_prompt_that_does_not_fit_is_told_with_both_numbers(client: openai.Ope
     assert caught.value.code == "context_length_exceeded"
     body: Any = caught.value.body
     assert body["n_prompt_tokens"] > body["n_ctx"] == 1024
+    said = "this model's maximum context length is 1024 tokens, and the prompt has"
+    assert body["message"].startswith(f"{said} {body['n_prompt_tokens']} tokens.")
     assert body["param"] == "messages"
     with pytest.raises(openai.BadRequestError) as caught:
         client.completions.create(model="toy", prompt="a " * 2000)

@@ -195,8 +195,9 @@ def _overflows(begun: PromptMade, job: QueuedRequest) -> bool:
 def _too_long(begun: PromptMade, param: str) -> Refusal:
     return Refusal(
         400,
-        f"the prompt has {begun.prompt_tokens} tokens, the context holds {begun.context_size}."
-        " Shorten it, or start localspec with a larger --ctx-size.",
+        # Agents look for these first words to see that they have to sum up.
+        f"this model's maximum context length is {begun.context_size} tokens, and the prompt has"
+        f" {begun.prompt_tokens} tokens. Shorten it, or start localspec with a larger --ctx-size.",
         code="context_length_exceeded",
         param=param,
         n_prompt_tokens=begun.prompt_tokens,
