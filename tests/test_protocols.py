@@ -44,6 +44,7 @@ from tests.support.talks import (
     Talk,
     Turn,
     body,
+    events,
     heard,
 )
 
@@ -267,7 +268,7 @@ def test_errors_have_the_form_of_their_protocol(
     assert most == "1024 maximum"
     assert int(tokens.removesuffix(" tokens")) > 1024
     with pytest.raises(openai.BadRequestError) as refused:
-        client.responses.create(model="toy", input=long, stream=stream)
+        client.responses.create(model="toy", input=long)
     assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "input")
     with pytest.raises(openai.BadRequestError, match="send the whole input"):
         client.responses.create(
@@ -275,6 +276,19 @@ def test_errors_have_the_form_of_their_protocol(
         )
     with pytest.raises(anthropic.BadRequestError, match="max_tokens"):
         claude.post("/v1/messages", body={"messages": long}, cast_to=object)
+
+
+def test_a_stream_of_responses_tells_of_a_prompt_that_does_not_fit(served: Serving) -> None:
+    """Codex looks for that event to sum up; after the status alone it gives up."""
+    status, _, data = served.ask(RESPONSES, {"input": "a " * 2000, "stream": True})
+    assert status == 200
+    found = events(data)
+    names = ["response.created", "response.in_progress", "response.failed"]
+    assert [name for name, _ in found] == names
+    error = of_items(found)["error"]
+    assert error["code"] == "context_length_exceeded"
+    assert "maximum context length is 1024 tokens" in error["message"]
+    served.until_free(5)
 
 
 def test_a_websocket_is_refused_so_that_codex_goes_on_without(served: Serving) -> None:

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from localspec.chat.events import PromptMade, TurnEnd, TurnEvent
 from localspec.engine.record.stats import FinishReason
 from localspec.serve.protocols.protocol_types import Document, ReplyWriter, encoded
-from localspec.serve.refusals import Refusal, refusal_of, unavailable
+from localspec.serve.refusals import OVERFLOW, Refusal, refusal_of, unavailable
 from localspec.serve.request_queue import Answers, QueuedRequest
 
 T = TypeVar("T")
@@ -100,14 +100,18 @@ async def first_events(job: QueuedRequest) -> list[Answers]:
     return said
 
 
-async def unless_refused(starting: asyncio.Task[list[Answers]]) -> None:
+async def unless_refused(starting: asyncio.Task[list[Answers]], writer: ReplyWriter) -> None:
     """Wait for an answer's start, but not for long: the status waits for an error to set it.
 
     Raises:
-        Refusal: the answer cannot be started.
+        Refusal: the answer cannot be started, and the stream of `writer` is not to tell it.
     """
-    if (await asyncio.wait([starting], timeout=_HEADERS_S))[0]:
-        starting.result()
+    try:
+        if (await asyncio.wait([starting], timeout=_HEADERS_S))[0]:
+            starting.result()
+    except Refusal as refusal:
+        if refusal.code not in writer.told_in_stream:
+            raise
 
 
 async def whole(
@@ -198,7 +202,7 @@ def _too_long(begun: PromptMade, param: str) -> Refusal:
         # Agents look for these first words to see that they have to sum up.
         f"this model's maximum context length is {begun.context_size} tokens, and the prompt has"
         f" {begun.prompt_tokens} tokens. Shorten it, or start localspec with a larger --ctx-size.",
-        code="context_length_exceeded",
+        code=OVERFLOW,
         param=param,
         n_prompt_tokens=begun.prompt_tokens,
         n_ctx=begun.context_size,

@@ -278,7 +278,7 @@ class Endpoint:
             if not asked.stream:
                 document = whole(job, starting, writer, leave)
                 return json_reply(await unless_gone(request, document), headers=headers)
-            await unless_gone(request, unless_refused(starting))
+            await unless_gone(request, unless_refused(starting, writer))
         except BaseException:
             leave()
             raise

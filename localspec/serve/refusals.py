@@ -7,6 +7,8 @@ from typing import Any
 from localspec.errors import EngineError, LocalspecError, ModelError, OutOfMemory, SchemaError
 
 INVALID = "invalid_request_error"
+OVERFLOW = "context_length_exceeded"
+"""The code that says that a prompt, or an answer after it, does not fit in the context."""
 
 
 class Refusal(Exception):

@@ -39,7 +39,7 @@ from localspec.serve.protocols.protocol_types import (
     typed,
     unread,
 )
-from localspec.serve.refusals import Refusal
+from localspec.serve.refusals import OVERFLOW, Refusal
 
 # Claude Code begins its system prompt with this line, which changes with every request: with it,
 # no prompt would begin as the one before, which the caches hold.
@@ -465,7 +465,7 @@ def error_of(refusal: Refusal) -> tuple[int, Document]:
     status = 529 if refusal.status == 503 else refusal.status
     kind = _KINDS.get(status, "invalid_request_error" if status < 500 else "api_error")
     said = refusal.message
-    if refusal.code == "context_length_exceeded":  # Claude Code looks for these words
+    if refusal.code == OVERFLOW:  # Claude Code looks for these words
         tokens, most = refusal.more["n_prompt_tokens"], refusal.more["n_ctx"]
         said = f"prompt is too long: {tokens} tokens > {most} maximum"
     elif refusal.param and refusal.param not in said:

@@ -38,7 +38,7 @@ from localspec.serve.protocols.protocol_types import (
     typed,
 )
 from localspec.serve.protocols.response_tools import KINDS, OfferedTools
-from localspec.serve.refusals import Refusal
+from localspec.serve.refusals import OVERFLOW, Refusal
 
 _TEXTS = ("text", "input_text", "output_text", "refusal", "summary_text", "reasoning_text")
 _PLAIN = {"type": "text"}
@@ -197,6 +197,7 @@ class ResponsesWriter(ReplyWriter):
     """
 
     prompt_field = "input"
+    told_in_stream = (OVERFLOW,)  # by that event alone Codex sees that it has to sum up
 
     def __init__(self, model: str, answer: IncomingAnswer, asked: ResponsesRequest) -> None:
         super().__init__(model, answer)
@@ -317,7 +318,7 @@ class ResponsesWriter(ReplyWriter):
     def failed(self, refusal: Refusal) -> list[StreamEvent]:
         """The end of the last item, and the response with the error."""
         last = list(self._closed("incomplete"))
-        code = refusal.code if refusal.code == "context_length_exceeded" else "server_error"
+        code = OVERFLOW if refusal.code == OVERFLOW else "server_error"
         error = {"code": code, "message": refusal.message}
         return [*last, self._event("response.failed", response=self._response("failed", error))]
 

@@ -36,6 +36,7 @@ class ReplyWriter(ABC):
 
     prompt_field: ClassVar[str] = "messages"  # the field of a request that becomes the prompt
     farewell: ClassVar[bytes] = b""  # after the last event of a stream that did not fail
+    told_in_stream: ClassVar[tuple[str, ...]] = ()  # codes of errors that come with status 200
 
     def __init__(self, model: str, answer: IncomingAnswer) -> None:
         self.model = model
