@@ -1045,6 +1045,20 @@ def test_a_response_is_told_event_by_event() -> None:
     assert found[-1][1]["response"]["usage"]["input_tokens_details"]["cached_tokens"] == 0
 
 
+@pytest.mark.parametrize("reason", [FinishReason.CONTEXT, FinishReason.LENGTH])
+def test_a_stream_of_responses_that_fills_the_context_fails(reason: FinishReason) -> None:
+    """Codex asks again for what is incomplete, but sums up after that error."""
+    found, document = answered(RESPONSES, "Well.", reason)
+    last = of_items(found)
+    names = [name for name, _ in found]
+    full = reason is FinishReason.CONTEXT
+    assert names[-2:] == ["response.output_item.done", f"response.{last['status']}"]
+    assert last["status"] == ("failed" if full else "incomplete")
+    assert (last["error"] or {}).get("code") == ("context_length_exceeded" if full else None)
+    assert last["usage"]["input_tokens"] == 30
+    assert (document["status"], document["error"]) == ("incomplete", None)
+
+
 def test_tools_in_namespaces_and_with_free_text_are_given_back() -> None:
     raw = call("mcp__a__shell", "{}") + call("apply_patch", '{"input": "*** Begin"}')
     request = {"input": "a", "tools": NESTED}

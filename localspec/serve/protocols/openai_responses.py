@@ -309,7 +309,14 @@ class ResponsesWriter(ReplyWriter):
         return self._event("response.in_progress", response=self._response("in_progress"))
 
     def closing(self) -> list[StreamEvent]:
-        """The end of the last item, and the whole response."""
+        """The end of the last item, and the whole response; a full context is told as an error.
+
+        Codex asks again for what is incomplete, and sums up after that error.
+        """
+        end = self.answer.end
+        if end is not None and end.reason is FinishReason.CONTEXT:
+            said = "prompt and answer fill this model's context length"
+            return self.failed(Refusal(400, said, code=OVERFLOW))
         status = self._status()
         last = list(self._closed(status))
         whole = {**self._response(status), "timings": timings(self.answer.stats)}
