@@ -734,6 +734,31 @@ def test_a_picture_from_a_tool_does_not_end_an_agents_session() -> None:
     assert told.text == named
 
 
+PICTURES = {
+    CHAT: {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}},
+    MESSAGES: {"type": "image", "source": {"type": "base64", "data": "x"}},
+    RESPONSES: {"type": "input_image", "image_url": "x"},
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_picture_in_an_earlier_turn_does_not_end_a_conversation(path: str) -> None:
+    """The turn with it was refused, and clients send it again with every request."""
+    shown = {"role": "user", "content": [PICTURES[path]]}
+    field, more = ("input", {}) if path == RESPONSES else ("messages", {"max_tokens": 4})
+
+    def told(*messages: Any) -> list[str]:
+        return [one.text for one in core(path, **{field: messages}, **more).messages]
+
+    named = "[an image, which this model cannot read]"
+    assert told(shown, *ASKED) == [named, "a"]
+    assert told(shown, {"role": "assistant", "content": "b"}, *ASKED) == [named, "b", "a"]
+    for talk in ([shown], [*ASKED, shown], [shown, *ASKED, shown]):
+        with pytest.raises(Refusal, match="reads text, not") as caught:
+            told(*talk)
+        assert caught.value.param == f"{field}[{len(talk) - 1}].content[0]"
+
+
 def test_pages_that_claude_code_read_stand_beside_the_tools_result() -> None:
     result = {"type": "tool_result", "tool_use_id": "1", "content": "PDF file read: a.pdf"}
     for kind in ("document", "image"):

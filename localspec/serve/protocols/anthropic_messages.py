@@ -36,6 +36,7 @@ from localspec.serve.protocols.protocol_types import (
     ProtocolRequest,
     ReplyWriter,
     StreamEvent,
+    last_question,
     typed,
     unread,
 )
@@ -143,14 +144,18 @@ class TurnMessage(Struct):
     role: Literal["user", "assistant", "system"]
     content: Blocks
 
-    def said(self, i: int) -> Iterator[ToldMessage]:
+    def said(self, i: int, *, lenient: bool) -> Iterator[ToldMessage]:
         """The message with the index `i`, in the form that all protocols share.
 
         Results of tools come first, each as a message: templates want them right after the calls.
         Other parts of the same turn belong to them: Claude Code sends pages of a PDF that way.
 
+        Args:
+            i: the index.
+            lenient: name an image or another file instead of refusing it, as in a tool's result.
+
         Raises:
-            Refusal: it has an image or another file that is not from a tool.
+            Refusal: it has an image or another file, unless `lenient`.
         """
         content, place = self.content, f"messages[{i}].content"
         if isinstance(content, str):
@@ -165,8 +170,9 @@ class TurnMessage(Struct):
             if block.type == "tool_result"
         ]
         yield from results
+        lenient = lenient or bool(results)
         text = _joined(
-            block.read(f"{place}[{at}]", lenient=bool(results)) for at, block in enumerate(content)
+            block.read(f"{place}[{at}]", lenient=lenient) for at, block in enumerate(content)
         )
         if text or not results:
             yield ToldMessage(self.role, text)
@@ -270,7 +276,10 @@ class MessagesRequest(ProtocolRequest):
 
     def conversation(self) -> ConversationRequest:
         """What is asked; a limit may be missing."""
-        messages = [one for i, said in enumerate(self.messages) for one in said.said(i)]
+        last = last_question(message.role for message in self.messages)
+        messages = [
+            one for i, turn in enumerate(self.messages) for one in turn.said(i, lenient=i < last)
+        ]
         if system := self._system():
             messages.insert(0, ToldMessage("system", system))
         choice, how = self.tool_choice or AskedChoice("auto"), self.output_config or OutputConfig()

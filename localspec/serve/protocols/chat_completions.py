@@ -38,6 +38,7 @@ from localspec.serve.protocols.protocol_types import (
     ProtocolRequest,
     StreamEvent,
     TextOrParts,
+    last_question,
     only_text,
 )
 from localspec.serve.protocols.scores import chat_scores
@@ -91,14 +92,18 @@ class ChatMessage(Struct):
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
 
-    def said(self, i: int) -> ToldMessage:
+    def said(self, i: int, *, lenient: bool) -> ToldMessage:
         """The message with the index `i`, in the form that all protocols share.
 
+        Args:
+            i: the index.
+            lenient: name an image or another file instead of refusing it, as in a tool's result.
+
         Raises:
-            Refusal: a part of it is not text, and it is not the result of a tool.
+            Refusal: a part of it is not text, unless `lenient`.
         """
-        result = self.role in ("tool", "function")
-        text = only_text(self.content, f"messages[{i}].content", _TEXTS, lenient=result)
+        lenient = lenient or self.role in ("tool", "function")
+        text = only_text(self.content, f"messages[{i}].content", _TEXTS, lenient=lenient)
         match self.role:
             case "system" | "developer":
                 return ToldMessage("system", text)
@@ -219,10 +224,11 @@ class ChatRequest(ProtocolRequest):
         limit = self.max_completion_tokens
         reasoning, effort = thoughts_of(self.reasoning_effort)
         variables = self.chat_template_kwargs or {}
+        last = last_question(message.role for message in self.messages)
         require_shallow(variables, "chat_template_kwargs")
         return ConversationRequest(
             self,
-            [message.said(i) for i, message in enumerate(self.messages)],
+            [message.said(i, lenient=i < last) for i, message in enumerate(self.messages)],
             limit=self.limit if limit is None else limit,
             tools=[FunctionTool("function", tool.told) for tool in self.tools or ()],
             choice=self._choice(),

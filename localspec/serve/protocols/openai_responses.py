@@ -34,6 +34,7 @@ from localspec.serve.protocols.protocol_types import (
     ReplyWriter,
     StreamEvent,
     TextOrParts,
+    last_question,
     only_text,
     typed,
 )
@@ -62,14 +63,19 @@ class InputItem(Struct):
     input: str = ""
     output: Any = None
 
-    def said(self, place: str, offered: OfferedTools) -> ToldMessage:
+    def said(self, place: str, offered: OfferedTools, *, lenient: bool) -> ToldMessage:
         """The item, which stands at `place`, as a message.
 
+        Args:
+            place: in the request.
+            offered: the tools that may be called.
+            lenient: name an image or another file instead of refusing it, as in a tool's result.
+
         Raises:
-            Refusal: it has an image or another file, and is not the result of a tool.
+            Refusal: it has an image or another file, unless `lenient`.
         """
 
-        def text(field: str, *, lenient: bool = False) -> str:
+        def text(field: str, *, lenient: bool = lenient) -> str:
             parts = converted(getattr(self, field), TextOrParts, f"{place}.{field}")
             return only_text(parts, f"{place}.{field}", _TEXTS, lenient=lenient)
 
@@ -94,13 +100,14 @@ def _items(given: Sequence[dict[str, Any]], offered: OfferedTools) -> Iterator[T
     Raises:
         Refusal: an item has another form, or is only a reference.
     """
+    last = last_question(item.get("role") for item in given)
     for i, item in enumerate(given):
         told, place = {key: of for key, of in item.items() if of is not None}, f"input[{i}]"
         kind = told.get("type", "message")
         if kind == "item_reference":
             raise Refusal(400, "items are not stored: send them whole", param=place)
         if kind in _READ:
-            yield converted(told, InputItem, place).said(place, offered)
+            yield converted(told, InputItem, place).said(place, offered, lenient=i < last)
 
 
 class TextFormat(Struct, omit_defaults=True):

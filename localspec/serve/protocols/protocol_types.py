@@ -104,6 +104,17 @@ def encoded(events: Iterable[StreamEvent]) -> bytes:
     )  # fmt: skip
 
 
+def last_question(roles: Iterable[Any]) -> int:
+    """The place of the user's last message: pictures in those before it are not refused.
+
+    Clients repeat these in every request, so that a refusal would end their session.
+
+    Args:
+        roles: of the messages, or anything else where a place has none.
+    """
+    return max((i for i, role in enumerate(roles) if role == "user"), default=0)
+
+
 def unread(kind: str) -> str:
     """What the model reads in place of a part of the type `kind`, which is not text."""
     what = "an image" if "image" in kind else "a document" if kind == "document" else "a file"
@@ -130,8 +141,8 @@ def only_text(
         parts: the content; None for none.
         place: where the content stands in the request.
         kinds: the types of parts that are text.
-        lenient: name other parts in the text instead of refusing them. Results of tools need this:
-            agents repeat them in every request, so that a refusal would end their session.
+        lenient: name other parts in the text instead of refusing them. Results of tools need this,
+            as messages before the `last_question` do.
 
     Raises:
         Refusal: a part is something else, such as an image, unless `lenient`.
