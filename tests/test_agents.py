@@ -19,6 +19,7 @@ from localspec.serve.protocols.chat_completions import ChatRequest
 from localspec.serve.protocols.protocol_types import ProtocolRequest
 from tests.fakes import FakeModel, renderer
 from tests.support.golden_answers import BOS, EOS
+from tests.support.golden_answers import rendered as written
 from tests.support.llama_source import LEARNT, templates
 from tests.support.pairwise import usually
 
@@ -82,6 +83,51 @@ def test_what_stands_beside_a_tools_result_reaches_the_model(name: str) -> None:
             assert min(places) >= 0, (name, files)
             assert max(places) < text.find("Mind the gap"), (name, files)
             assert ("Mind the step" in text) is (late in rest)
+
+
+THOUGHT = {"type": "thinking", "thinking": "Hm 7.", "signature": "x"}
+# After a quote it stands in a value that the template wrote as it is.
+THINKS = re.compile(r"""(?<!['"])Hm 7\.""")
+FORMS: tuple[dict[str, Any], ...] = (
+    *({name: "Hm 7.", "content": ""} for name in ("reasoning_content", "reasoning", "thinking")),
+    {"content": [{"type": "thinking", "thinking": "Hm 7."}]},
+)
+# They read a thought by one of these forms alone, or do not take a text with it.
+THINKERS = (
+    *("LFM2.5-8B-A1B", "Qwen-Qwen3-0.6B", "mistralai-Ministral-3-14B-Reasoning-2512"),
+    *("openai-gpt-oss-120b", "upstage-Solar-Open-100B"),
+)
+
+
+def reads_thoughts(name: str) -> bool:
+    """Whether a template writes the thought before a call, in whatever form it is told."""
+    call = {"name": "Read", "arguments": {"path": "a.txt"}}
+    calls = [{"id": "abcdefghi", "type": "function", "function": call}]
+    back = {"role": "tool", "tool_call_id": "abcdefghi", "name": "Read", "content": "It."}
+    tools = [{"type": "function", "function": {**READ, "parameters": PATH}}]
+    talks = [[{"role": "assistant", "tool_calls": calls, **form}, back] for form in FORMS]
+    texts = [written(renderer(), TEMPLATES[name], one, {"tools": tools}) for one in talks]
+    return any(text and THINKS.search(text) for text in texts)
+
+
+@pytest.mark.parametrize("name", usually(sorted(TEMPLATES), *(THINKERS if TEMPLATES else ())))
+def test_the_thought_before_a_call_reaches_the_model(name: str) -> None:
+    """Without it the model thinks anew after each result, and the cache is read from there on."""
+    assert reads_thoughts(name) or name not in THINKERS
+    for said in ("I do.", ""):
+        turn = called("a.txt")
+        turn["content"] = [THOUGHT, {"type": "text", "text": said}, turn["content"][-1]]
+        text = of_claude_code(name, ASKED, turn, {"role": "user", "content": [result("a.txt")]})
+        assert THINKS.search(text) or not reads_thoughts(name)
+        assert "The contents of a.txt" in text
+
+
+def test_an_answer_whose_thought_is_a_part_of_it_goes_on_where_it_ends() -> None:
+    begun = {"role": "assistant", "content": [THOUGHT, {"type": "text", "text": "It says"}]}
+    name = "mistralai-Ministral-3-14B-Reasoning-2512"
+    if name not in TEMPLATES:
+        pytest.skip("llama.cpp's templates are not here")
+    assert of_claude_code(name, ASKED, begun).endswith("[THINK]Hm 7.[/THINK]It says")
 
 
 def test_each_result_stays_the_answer_to_its_call() -> None:

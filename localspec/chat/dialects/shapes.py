@@ -153,6 +153,7 @@ class AnswerMarks(Struct, frozen=True):
         several: the template can write several calls in one answer.
         writes: the template can write the calls of earlier answers.
         as_text: the template needs their arguments as JSON text.
+        parts: the template reads the thoughts of earlier answers as parts of their content.
         raw: thoughts stay in the content, with all marks but those of calls.
     """
 
@@ -169,6 +170,7 @@ class AnswerMarks(Struct, frozen=True):
     several: bool = False
     writes: bool = False
     as_text: bool = False
+    parts: bool = False
     raw: bool = False
 
     def closing(self, mark: str) -> str:

@@ -14,6 +14,7 @@ from localspec.chat.conversation import (
     fold_system,
     in_parts,
     merge_neighbours,
+    told_thought,
 )
 from localspec.chat.dialects import Dialect
 from localspec.chat.dialects.learning.learner import learnt
@@ -169,7 +170,8 @@ class ChatTemplate:
         tries.append((merge_neighbours(folded, results=True), variables))
         for arranged, seen in tries:
             try:
-                text = self._renderer.render(source, arranged, budget, cancel, seen)
+                told = [*map(self._with_thought, arranged)]
+                text = self._renderer.render(source, told, budget, cancel, seen)
             except TemplateRefused as error:
                 refusal = refusal or str(error)
                 continue
@@ -194,6 +196,17 @@ class ChatTemplate:
             f"the model's chat template refuses this conversation: {refusal.removesuffix('.')}",
             "Start a new conversation, or leave out the system prompt.",
         )
+
+    def _with_thought(self, message: Message) -> Message:
+        """A message; the thought of an answer is told as the template reads it."""
+        thought, said = message.more.get("reasoning_content"), message.content
+        if not thought:
+            return message
+        marks = self.dialect.marks
+        if marks.speech == "harmony" and "tool_calls" in message.more:
+            said = ""  # its template refuses a text and a thought before a call
+        told = told_thought(thought, said, parts=marks.parts)
+        return replace(message, content=said, more={**message.more, **told})
 
     @property
     def dialect(self) -> Dialect:

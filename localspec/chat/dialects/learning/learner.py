@@ -125,7 +125,7 @@ class _Learner:
             write.opening(FIRST, tools=calls_only),
             write.opening(FIRST, tools=calls_only, enable_thinking=False, thinking=False),
         ]
-        thought = self._thought_turn()
+        thought, parts = self._thought_turn()
         earlier = write.earlier(FIRST, {"content": FIRST.content})
         head = _head(
             [said, earlier, thought, said[: said.index(FIRST.content)], *openings], thought
@@ -138,7 +138,7 @@ class _Learner:
             if divided is None:
                 return Dialect()
             marks = self._with_calls(divided, head, speech)
-            marks = structs.replace(marks, speech=speech)
+            marks = structs.replace(marks, speech=speech, parts=parts)
         dialect = self._checked(Dialect(True, marks, self._options(marks)), head)
         return self._opening(self._without_html(dialect))
 
@@ -148,21 +148,17 @@ class _Learner:
                 return name  # type: ignore[return-value]
         return "marks"
 
-    def _thought_turn(self) -> str | None:
-        """A turn with a thought in it, if the template writes thoughts."""
-        parts = [
-            {"type": "thinking", "thinking": FIRST.thought},
-            {"type": "text", "text": FIRST.content},
-        ]
-        for content in (None, parts):
-            turn = self._write.turn(FIRST, thinking_turn(FIRST, content))
+    def _thought_turn(self) -> tuple[str | None, bool]:
+        """A turn with a thought in it, if the template writes thoughts; whether that is a part."""
+        for parts in (False, True):
+            turn = self._write.turn(FIRST, thinking_turn(FIRST, parts=parts))
             if turn and FIRST.thought in turn and FIRST.content in turn and "'type'" not in turn:
-                return turn
+                return turn, parts
         calling = {**thinking_turn(FIRST, ""), **calling_turn(FIRST, 1, as_text=False)}
         turn = self._write.turn(FIRST, calling, tools=True)
         if turn and FIRST.names[0] in turn.partition(FIRST.thought)[2]:
-            return turn
-        return None
+            return turn, False
+        return None, False
 
     def _divided(
         self, said: str, thought: str | None, head: str, openings: list[str | None]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from localspec.chat.conversation import Message, Role
+from localspec.chat.conversation import Message, Role, told_thought
 from localspec.chat.prompt.renderer import (
     RenderBudget,
     TemplateRefused,
@@ -164,14 +164,12 @@ class TurnWriter:
         return self._known[key]
 
 
-def thinking_turn(sample: SampleTurn, content: Any = None) -> TurnData:
-    """An answer with a thought, under all names that templates use for it."""
-    return {
-        "content": sample.content if content is None else content,
-        "reasoning_content": sample.thought,
-        "reasoning": sample.thought,
-        "thinking": sample.thought,
-    }
+def thinking_turn(
+    sample: SampleTurn, content: str | None = None, *, parts: bool = False
+) -> TurnData:
+    """An answer with a thought; `parts` is as in `told_thought`."""
+    said = sample.content if content is None else content
+    return {"content": said, **told_thought(sample.thought, said, parts=parts)}
 
 
 def calling_turn(
