@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 import tomllib
 from pathlib import Path
 
 import pytest
+from mcp.client import stdio
 
 from localspec.cli.subcommands import COMMANDS
 from localspec.pairs.disk import starter
@@ -99,3 +102,51 @@ def test_the_wheel_carries_what_the_package_reads() -> None:
 
 def _pyproject() -> str:
     return (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
+def programs(source: str) -> set[str]:
+    """The programs of the system that a module starts: the first words of its commands.
+
+    A command is a list, a tuple, or what a private function is called with.
+    """
+    tree = [*ast.walk(ast.parse(source))]
+    others = [each.iter for each in tree if isinstance(each, ast.comprehension)]
+    others += [one for each in tree if isinstance(each, ast.Compare) for one in each.comparators]
+    commands = []
+    for each in tree:
+        match each:
+            case ast.List(elts=words) | ast.Tuple(elts=words) if each not in others:
+                commands.append(words)
+            case ast.Call(func=ast.Name(id=name), args=words) if name.startswith("_"):
+                commands.append(words)
+    first = [words[0].value for words in commands if words and isinstance(words[0], ast.Constant)]
+    return {word for word in map(str, first) if re.fullmatch("[a-z][a-z-]+", word)}
+
+
+def test_security_names_every_program_that_may_run_and_what_servers_are_told() -> None:
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "localspec").rglob("*.py")]
+    starts = r"subprocess\.(run|Popen|call|check_\w+)\(|create_subprocess_\w+\(|os\.exec\w+\("
+    starting = [each for each in sources if re.search(starts, each)]
+    names = set().union(*map(programs, starting))
+    assert {"pbcopy", "caffeinate", "sysctl"} < names
+    names |= {"uname" for each in sources if "platform.processor()" in each}  # Python starts it
+    passed_on = re.search(
+        r"^DEFAULT_INHERITED_ENV_VARS = \($(.*?)^\)$", inspect.getsource(stdio), re.M | re.S
+    )
+    assert passed_on
+    names.update(re.findall('"([A-Z]+)"', passed_on[1]))
+    text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    section = text.partition("\n## Which programs run\n")[2].partition("\n## ")[0]
+    assert {name for name in names if f"`{name}`" not in section} == set()
+
+
+def test_the_table_of_evidence_has_what_other_pages_say_was_tried() -> None:
+    pages = {page.name: page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md")}
+    clients = re.search(r"Tried here: (.*?);", pages["serve.md"], re.S)
+    assert clients
+    tried = re.findall(r"`\w+`|[A-Z][A-Za-z ]+ [\d.]+", clients[1])
+    assert len(tried) == 3
+    tried += {
+        name for text in pages.values() for name in re.findall(r"Qwen2\.5-Coder-[\d.]+B", text)
+    }
+    assert [name for name in tried if name not in pages["evidence.md"]] == []
