@@ -761,8 +761,9 @@ def test_a_training_goes_on_only_as_it_began(
     begun = chosen()
     place_.begin(begun)
     assert place_.enter(terms(), resume=True, anew=False) == begun
-    with pytest.raises(UsageError, match="stopped before its end"):
+    with pytest.raises(UsageError, match="stopped before its end") as stopped:
         place_.enter(terms(), resume=False, anew=False)
+    assert stopped.value.remedy == "Go on with --resume, or begin anew with --anew."
     with pytest.raises(UsageError, match="other settings: tokens"):
         place_.enter(terms(tokens=6), resume=True, anew=False)
     record = place_.folder / "begun.json"
@@ -784,7 +785,7 @@ def test_a_training_goes_on_only_as_it_began(
 def test_a_training_goes_on_or_is_forgotten() -> None:
     done = CliRunner().invoke(cli, ["train", "any", "--resume", "--anew"])
     assert isinstance(done.exception, UsageError)
-    assert "--anew forgets it" in done.exception.message
+    assert "--anew begins another" in done.exception.message
 
 
 def test_hours_that_are_no_number_are_refused() -> None:
@@ -946,7 +947,8 @@ def test_rm_takes_an_unfinished_training_away_with_its_target(
     assert target.exists() is work.exists() is own
     assert (removal.freed > 1000) is not own
     assert [str(work) in line for line in removal.kept] == [True, False] * own
-    assert not own or f"`localspec train '{target}'` goes on" in removal.kept[0]
+    way = f"`localspec train '{target}' --resume` goes on"
+    assert not own or way in removal.kept[0]
 
 
 def test_a_training_stays_as_long_as_its_target(
@@ -1031,6 +1033,8 @@ def test_rm_all_goes_on_after_a_pair_that_it_cannot_remove(
     assert [pair.name for pair in installed.all_pairs()] == ["mine"]
     (removal,) = remove.remove_all(RetryPolicy())
     assert str(work) in removal.kept[0]
+    assert "delete that folder" in removal.kept[0]
+    assert "--anew" not in removal.kept[0]  # it would train again
     assert work.exists()
 
 
@@ -1163,7 +1167,7 @@ def test_a_head_for_another_file_is_told_with_what_was_measured(
     assert trained_heads.notices(head, read_model(target)) == []
     (said,) = trained_heads.notices(head, read_model(other))
     assert "was made for another file (t.gguf)" in said
-    assert "--check" in said
+    assert f"`localspec train {other} --check {head.paths[0]}` measures" in said
     few = prompts.gather((), ())
     few = replace(few, held_out=few.held_out[:2])
     monkeypatch.setattr(head_verdict, "gather", lambda *_: few)

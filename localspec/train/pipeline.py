@@ -334,7 +334,7 @@ class _TrainingRun:
                 return shape
         raise UsageError(
             "the training that was stopped is for a head of a size that is not trained any more",
-            "Forget it with --anew.",
+            "Begin anew with --anew.",
         )
 
     def _reading(self, session: Session) -> Taps:

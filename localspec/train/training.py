@@ -96,7 +96,7 @@ class Training:
         except Exception as error:  # torch has many kinds for a damaged file
             raise LocalspecError(
                 f"the checkpoint {path} cannot be read: {reason(error)}",
-                "Delete it to learn anew from the same answers, or forget all with --anew.",
+                "Delete it to learn anew from the same answers, or begin anew with --anew.",
             ) from None
 
     @property

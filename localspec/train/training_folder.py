@@ -99,7 +99,7 @@ class TrainingFolder:
         if found is None and self._prompts.exists():
             raise UsageError(
                 f"the prompts of the training that was stopped cannot be read: {self._prompts}",
-                "Forget that training with --anew.",
+                "Begin anew with --anew.",
             )
         return found
 
@@ -116,7 +116,7 @@ class TrainingFolder:
         if before is None and self._begun.exists() and not anew:
             raise UsageError(
                 f"a training was stopped whose terms cannot be read; it is kept: {self._begun}",
-                "Repair that file and go on with --resume, or forget the training with --anew.",
+                "Repair that file and go on with --resume, or begin anew with --anew.",
             )
         if before is None:
             if resume:
@@ -128,12 +128,12 @@ class TrainingFolder:
         if not resume:
             raise UsageError(
                 "a training of this target was stopped before its end",
-                "Go on with --resume, or forget it with --anew.",
+                "Go on with --resume, or begin anew with --anew.",
             )
         if before.terms != terms:
             raise UsageError(
                 f"the training that was stopped had other settings: {_difference(before, terms)}",
-                "Give the same ones with --resume, or forget it with --anew.",
+                "Give the same ones with --resume, or begin anew with --anew.",
             )
         return before
 

@@ -71,7 +71,7 @@ _MOST: Final = 10**9
 @option("--passes", click.IntRange(1, 1000), "How often to learn from them.", default=USUAL_PASSES)
 @option("--init", _FILE, "Begin with this head.", "HEAD")
 @click.option("--resume", is_flag=True, help="Go on with a training that was stopped.")
-@click.option("--anew", is_flag=True, help="Forget a training that was stopped.")
+@click.option("--anew", is_flag=True, help="Begin anew, in place of a training that was stopped.")
 @click.option("--force", is_flag=True, help="Train even where no head can pay, and keep any.")
 @option("-t --threads", click.IntRange(1, MAX_THREADS), "CPU threads.")
 @option("-o --output out", _OUT, "Where to write the head.  [default: localspec's folder]", "FILE")
@@ -125,7 +125,9 @@ def _check_together(given: dict[str, Any]) -> None:
     if given["tokens"] and given["hours"]:
         raise UsageError("--tokens and --hours say the same", "Give one of them.")
     if given["resume"] and given["anew"]:
-        raise UsageError("--resume goes on with a training, --anew forgets it", "Give one of them.")
+        raise UsageError(
+            "--resume goes on with a training, --anew begins another", "Give one of them."
+        )
 
 
 def _tell(line: ProgressLine, text: str) -> None:

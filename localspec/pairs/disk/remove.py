@@ -196,8 +196,8 @@ def _forget_training(folder: Path | None, target: Sequence[Path]) -> tuple[int, 
         return 0, []
     if not target[0].exists() or not trainings.record_of(folder).exists():
         return trainings.delete(folder), []
-    command = f"`localspec train {shlex.quote(str(target[0]))}`"
-    how = f"{command} goes on with it (--resume) or forgets it (--anew)"
+    command = f"`localspec train {shlex.quote(str(target[0]))} --resume`"
+    how = f"{command} goes on with it; delete that folder to forget it"
     return 0, [f"{folder}: a training that was stopped; {how}"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -105,7 +106,8 @@ def notices(head: ModelFiles, target: ModelFiles) -> list[str]:
     said = f"the head {name} was made for another file ({made.name})"
     found = private.read_json(_path(head.paths, target.paths), _AcceptanceHere)
     if found is None or made.accepted is None:
-        return [f"{said}: `localspec train --check` measures what that costs"]
+        files = " --check ".join(shlex.quote(str(each.paths[0])) for each in (target, head))
+        return [f"{said}: `localspec train {files}` measures what that costs"]
     return [f"{said}: {difference(made.accepted, found.accepted)}"]
 
 
