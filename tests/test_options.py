@@ -157,3 +157,20 @@ def test_the_help_has_every_option_once_and_in_groups(name: str) -> None:
     options = [one for one in command.params if isinstance(one, click.Option)]
     for option in options:
         assert shown.count(max(option.opts, key=len)) == 1, option.name
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("tune", "half a minute for a small model, and some minutes for a large one"),
+        ("train", "--anew Begin anew, in place of a training that was stopped."),
+        ("bench", "--quick Stop once it is clear for each kind of text whether drafting helps;"),
+        ("doctor", "but for the addresses of these workers, can be shown to others."),
+        ("run", "--draft-threads N The draft's CPU threads. [default: --threads]"),
+        ("run", "--draft-n-gpu-layers N|auto|all The draft's layers on the GPU."),
+        ("run", "--draft-device NAMES Devices for the draft. [default: --device]"),
+    ],
+)
+def test_the_help_says_what_holds(name: str, said: str) -> None:
+    command = importlib.import_module(COMMANDS[name][0]).command
+    assert said in " ".join(CliRunner().invoke(command, ["--help"]).output.split())

@@ -600,7 +600,7 @@ def test_show_quotes_what_must_be_quoted_and_survives_a_damaged_store(
 
 def test_what_was_measured_with_other_threads_is_not_what_loading_would_use() -> None:
     tune("toy", "--threads", str(default_threads() + 1), "-c", "256")
-    assert "not in full yet" in show("toy").stdout
+    assert "not in full yet: `localspec tune toy` measures the rest" in show("toy").stdout
     tune("toy", "--threads", str(default_threads()), "-c", "256")
     assert "not in full yet" not in show("toy").stdout
 

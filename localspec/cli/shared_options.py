@@ -134,7 +134,7 @@ BUT_THREADS: tuple[Option, ...] = (
         "-tb --threads-batch",
         "CPU threads for batches: prompts and checking.  [default: --threads]",
     ),
-    _threads("-td --draft-threads", "The same for the draft."),
+    _threads("-td --draft-threads", "The draft's CPU threads.  [default: --threads]"),
     GPU_LAYERS,
     option(
         "-ncmoe --n-cpu-moe",
@@ -144,7 +144,9 @@ BUT_THREADS: tuple[Option, ...] = (
         default=_DEFAULTS.n_cpu_moe,
     ),
     click.option("-cmoe", "--cpu-moe", is_flag=True, help="Keep the experts of all layers there."),
-    option("-ngld --draft-n-gpu-layers", types.layers, "The same for the draft.", "N|auto|all"),
+    option(
+        "-ngld --draft-n-gpu-layers", types.layers, "The draft's layers on the GPU.", "N|auto|all"
+    ),
     option(
         "-dev --device",
         types.devices,
@@ -169,7 +171,7 @@ BUT_THREADS: tuple[Option, ...] = (
     option(
         "-devd --draft-device",
         types.devices,
-        "The same for the draft.  [default: --device]",
+        "Devices for the draft.  [default: --device]",
         "NAMES",
     ),
     WORKERS,

@@ -86,7 +86,8 @@ def _listed(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
 @click.option(
     "--quick",
     is_flag=True,
-    help="Until each kind of text that this drafter suits has its answer; four minutes at most.",
+    help="Stop once it is clear for each kind of text whether drafting helps; after four minutes at"
+    " most.",
 )
 @with_options(CTX_SIZE)
 @option("-t --threads", click.IntRange(1, MAX_THREADS), "CPU threads.")

@@ -26,7 +26,7 @@ def command(settings: SettingsFile | None, as_json: bool, rpc: tuple[str, ...]) 
     """Look at llama.cpp's build, devices, memory and speed, and say what would help.
 
     Takes a few seconds, reads nothing of yours and sends nothing (but a hello to workers that you
-    name): what it prints can be shown to others.
+    name): what it prints, but for the addresses of these workers, can be shown to others.
     """
     from localspec.doctor.facts import machine_facts  # noqa: PLC0415 - it needs llama.cpp
     from localspec.doctor.findings import findings  # noqa: PLC0415

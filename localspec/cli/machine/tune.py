@@ -44,7 +44,7 @@ def command(pair: str | None, target: str | None, as_json: bool, **given: Any) -
     """Measure what decodes cost here, and show the draft length that follows from it.
 
     The result is stored and used from then on by whatever runs the models in the same way. Takes
-    about half a minute.
+    half a minute for a small model, and some minutes for a large one or on a busy machine.
     """
     pair = pair_of(pair, target)
     from localspec.process.engine_client import JobClient  # noqa: PLC0415 - not for `tune --help`

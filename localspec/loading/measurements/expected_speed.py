@@ -285,7 +285,7 @@ def exact_line(exact: int | None, cost: ExactnessCost | None, tune: str) -> str:
 def lines(known: ExpectedSpeed | None, tune: str) -> list[str]:
     """A pair's speed for people; `tune` is the command that measures it."""
     if known is None:
-        return [f"measured    not in full yet: `{tune}` takes half a minute"]
+        return [f"measured    not in full yet: `{tune}` measures the rest"]
     found = [
         f"measured    {1e3 / known.tokens_per_second:.2f} ms a token after {BEHIND} tokens with"
         f" {known.threads} threads, undrafted: about {speed(known.tokens_per_second)} tokens/s"
