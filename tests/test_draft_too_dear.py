@@ -132,6 +132,8 @@ def test_what_was_measured_to_be_too_dear_is_not_loaded_again_and_said(stored: N
         assert f"Loading {toy.DRAFT.name}" not in opened.steps
         assert session.draft_state in session.notices
         assert session.draft_state.startswith(f"{toy.DRAFT.name}: too big to save time here")
+        way = "chat, run and serve load it with --draft-anyway"  # `bench` cannot
+        assert session.draft_state.endswith(f", and not loaded ({way})")
         assert session.pair.saves_nothing
 
 
@@ -225,8 +227,8 @@ def test_show_says_so(stored: None) -> None:
     assert "too big to save time here" not in CliRunner().invoke(cli, known).stdout
     costs.keep_draft(2e-3)
     lines = CliRunner().invoke(cli, known).stdout.splitlines()
-    why = "too big to save time here: the next load leaves it out, with its room (--draft-anyway)"
-    assert lines[2] == f"draft       {why}"
+    why = "too big to save time here: the next load without --draft-anyway leaves it out"
+    assert lines[2] == f"draft       {why}, with its room"
     assert not [line for line in lines if line.startswith("  draft ")]  # in the plan
 
 

@@ -127,7 +127,7 @@ def test_a_head_that_was_trained_here_is_told_to_be_left_out(copy: Path) -> None
         assert session.draft_state.startswith(f"{head.name}: {why}, and not loaded")
         assert session.draft_state in session.notices
     shown = CliRunner().invoke(cli, ["show", "starter", "--no-scan"]).stdout
-    assert f"draft       {why}: the next load leaves it out" in shown
+    assert f"draft       {why}: the next load without --draft-anyway leaves it out" in shown
 
 
 @pytest.mark.parametrize("damaged", [float("nan"), float("inf"), -1.0, 7.0])

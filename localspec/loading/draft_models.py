@@ -28,7 +28,7 @@ from localspec.pairs.disk import starter
 from localspec.pairs.gguf.header import ModelFiles
 from localspec.pairs.memory.need import ModelSetup
 
-_ANYWAY = "--draft-anyway loads it"
+_ANYWAY = "chat, run and serve load it with --draft-anyway"
 _AT_ONCE = 50_000_000  # bytes of weights that are loaded before anyone would notice a wait
 
 _Planned = tuple[CheckedDraft, ModelSetup]

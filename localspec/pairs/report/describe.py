@@ -29,7 +29,7 @@ def lines(report: PairReport) -> list[str]:
         found.append(f"{_model_line('draft', report.draft)} ({report.draft_reason})")
         found += [_model_line(_role(each), each) for each in report.besides]
         if report.left_out:
-            found.append(f"draft       {report.left_out}: {_left_out(report)} (--draft-anyway)")
+            found.append(f"draft       {report.left_out}: {_left_out(report)}")
     else:
         found.append(f"draft       none: {report.draft_reason}")
         if report.candidates:
@@ -50,7 +50,7 @@ def lines(report: PairReport) -> list[str]:
 def _left_out(report: PairReport) -> str:
     """What the next load does, and whether the target may have the draft's room."""
     room = ", with its room" if report.without else ""
-    return f"the next load leaves it out{room}"
+    return f"the next load without --draft-anyway leaves it out{room}"
 
 
 def draft_lines(report: PairReport, used: str | None, *, lookup: bool) -> list[str]:
