@@ -21,7 +21,13 @@ from localspec.cli.machine.doctor import _fact_lines, _threads_asked
 from localspec.cli.settings_file import SettingsFile
 from localspec.cli.subcommands import cli
 from localspec.doctor import facts
-from localspec.doctor.facts import MachineFacts, machine_facts, makers, read_bandwidth
+from localspec.doctor.facts import (
+    MachineFacts,
+    WorkerFacts,
+    machine_facts,
+    makers,
+    read_bandwidth,
+)
 from localspec.doctor.findings import Level, findings
 from localspec.engine.llama import library
 from localspec.engine.llama.platform import hardware, rpc
@@ -29,6 +35,10 @@ from localspec.engine.record.stats import DeviceMemory
 from localspec.errors import EngineError
 from localspec.pairs.disk import starter
 
+BUSY = WorkerFacts(
+    endpoint="10.0.0.2:1",
+    problem="the worker at 10.0.0.2:1 does not answer, or serves another machine",
+)
 GOOD = MachineFacts(
     localspec="0.1.0",
     python="3.12.0",
@@ -136,7 +146,12 @@ def test_a_good_machine_has_no_findings() -> None:
         ({"others": 12.0}, "12.0 of 16 threads busy", "Close them"),
         ({"allowed": 2}, "may use 2 of 16 processors", ""),
         ({"share": 2.0}, "the time of 2 processors", "--cpus"),
-        ({"threads_asked": 16}, "asks for 16 threads, the processor has 8 cores", "localspec tune"),
+        (
+            {"threads_asked": 16},
+            "asks for 16 threads, the processor has 8 cores",
+            "out of the settings file, then run: localspec tune",
+        ),
+        ({"workers": (BUSY,)}, "or serves another machine", "until the other machine has left"),
         ({"power_profile": "quiet"}, "profile is quiet", "powerprofilesctl set performance"),
         ({"power_profile": "low-power"}, "low-power", "powerprofilesctl set performance"),
         (

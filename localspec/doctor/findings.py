@@ -136,7 +136,7 @@ def _busy(facts: MachineFacts) -> Remarks:
         yield (
             f"the settings file asks for {facts.threads_asked} threads, the processor has"
             f" {facts.cores} cores: every step waits for the slowest thread",
-            "Leave `threads` out of the settings file, or run: localspec tune",
+            "Leave `threads` out of the settings file, then run: localspec tune",
         )
 
 
@@ -159,7 +159,11 @@ def _power(facts: MachineFacts) -> Remarks:
 def _workers(facts: MachineFacts) -> Remarks:
     for worker in facts.workers:
         if worker.problem:
-            yield worker.problem, "Start `localspec worker` there, of the same version as here."
+            yield (
+                worker.problem,
+                "Start `localspec worker` there, of the same version as here, or wait until the"
+                " other machine has left it.",
+            )
         elif worker.answer_s > SLOW_ANSWER_S:
             yield (
                 f"the worker at {worker.endpoint} takes {worker.answer_s:.2f} s to answer, and"
