@@ -10,6 +10,7 @@ from functools import cache
 from itertools import islice, product
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -31,7 +32,8 @@ from localspec.engine.round.acceptance import Accept
 from localspec.engine.round.generate import Engine
 from localspec.engine.round.generate_settings import GenerateSettings
 from localspec.engine.round.params import SamplingParams
-from localspec.errors import EngineError
+from localspec.errors import EngineError, LocalspecError
+from localspec.process.inspected_rounds import InspectedRounds
 from tests.support import toy
 
 from .support.gemma4 import write_assistant, write_gemma4
@@ -368,3 +370,10 @@ def test_what_a_head_read_long_ago_is_read_again(real: Engine) -> None:
         assert (one.text, one.draft is None) == (other.text, other.draft is None)
         if one.draft is not None and other.draft is not None:
             assert one.draft.guess == pytest.approx(other.draft.guess, abs=0.02)
+
+
+def test_an_answer_whose_record_is_gone_says_which_can_be_looked_into() -> None:
+    """F5 answers the last question only, whichever answer was meant."""
+    with pytest.raises(LocalspecError, match="not known any more") as refused:
+        InspectedRounds().explain(1, 0, Mock(), Mock(), Cancel())
+    assert refused.value.remedy == "F5 answers the last question again: look then."

@@ -89,6 +89,8 @@ def test_another_draft_a_bench_its_report_and_the_conversation_stays(
             await says(chat, "/draft none-such", "there is no pair named none-such")
             await says(chat, "/draft", "drafting now: lookup alone")  # as before
             await says(chat, "/bench", "Verdict")
+            endings = ".json, .csv, .md, .png, .svg."
+            assert f"all of the report: {endings}" in " ".join(chat.transcript().split())
             assert "more characters" not in chat.transcript()
             assert "Tell me a story." in chat.transcript()
             report = tmp_path / "report.json"

@@ -274,15 +274,15 @@ def test_the_last_turn_is_summed_up_or_no_summary_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "option"),
-    [(FinishReason.LENGTH, "--n-predict"), (FinishReason.CONTEXT, "--ctx-size")],
+    ("reason", "way"),
+    [(FinishReason.LENGTH, "/set n-predict -1"), (FinishReason.CONTEXT, "/set ctx-size N")],
 )
-def test_a_summary_that_is_cut_replaces_nothing(reason: FinishReason, option: str) -> None:
+def test_a_summary_that_is_cut_replaces_nothing(reason: FinishReason, way: str) -> None:
     session, _ = fake_session(HELLO, [*rounds_of(b"In sh"), ended(reason)])
     list(session.turn("hi", Cancel()))
     with pytest.raises(LocalspecError, match="the summary was cut") as caught:
         list(session.compact(Cancel()))
-    assert caught.value.remedy == f"Raise {option}."
+    assert caught.value.remedy.startswith(f"Say {way}")
     assert contents(session.messages) == [("user", "hi"), ("assistant", "hello")]
 
 

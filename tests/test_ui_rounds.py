@@ -290,6 +290,10 @@ async def test_where_nothing_is_known_it_says_so_and_what_to_do() -> None:
         await chat.press("escape")
         await chat.send("/round 9")
         await chat.until(lambda: "there is no such answer" in chat.transcript())
+        chat.app.turns._numbers.clear()  # as after another start
+        await chat.send("/round 1")
+        way = "F5 answers the last question again: look then."
+        await chat.until(lambda: way in " ".join(chat.transcript().split()))
         assert chat.transcript().count("Ask something first.") == 1
 
 

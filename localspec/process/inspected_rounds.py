@@ -87,6 +87,6 @@ class InspectedRounds:
         if record is None:
             raise LocalspecError(
                 "how this answer was drafted is not known any more",
-                "Answer again (F5) and look then.",
+                "F5 answers the last question again: look then.",
             )
         tell(RoundExplained(session.explain_round(record, number, cancel)))

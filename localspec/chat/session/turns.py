@@ -27,10 +27,10 @@ SUMMARISE = (
     "Sum up our conversation so far in as few words as possible, without losing names, numbers,"
     " decisions or open questions. Write the summary alone."
 )
-# What cuts an answer short, and the option that gives it more room.
+# What cuts a summary short, and what gives it more room.
 _LIMITS: dict[FinishReason | None, str] = {
-    FinishReason.LENGTH: "--n-predict",
-    FinishReason.CONTEXT: "--ctx-size",
+    FinishReason.LENGTH: "Say /set n-predict -1, then /compact again.",
+    FinishReason.CONTEXT: "Say /set ctx-size N: the pair is loaded with a larger context.",
 }
 # Results of tools are cut to a fourth of the context, then to an eighth ..., until an answer has
 # its room; where even the least of these leaves it less, until the prompt fits.
@@ -103,8 +103,8 @@ class Turns:
             summary = self.messages[-1]
         finally:
             self.messages[:] = before
-        if (limit := _LIMITS.get(summary.finish)) is not None:
-            raise LocalspecError("the summary was cut", f"Raise {limit}.")
+        if (remedy := _LIMITS.get(summary.finish)) is not None:
+            raise LocalspecError("the summary was cut", remedy)
         said = self._template.dialect.said(summary.content).content or ""
         if summary.finish is FinishReason.STOP and said.strip():
             self.messages[:] = [Message(Role.USER, RECALL), summary]

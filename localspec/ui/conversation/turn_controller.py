@@ -99,7 +99,7 @@ class TurnController:
         if not number:
             raise UsageError(
                 "how this answer was drafted is not known any more",
-                "It was written at an earlier start: answer again (F5) and look then.",
+                "It is of an earlier start. F5 answers the last question again: look then.",
             )
         return number
 

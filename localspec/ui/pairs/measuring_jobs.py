@@ -82,7 +82,8 @@ class MeasuringJobs:
                 self.pair_loader.tell(tuned_text(msgpack.decode(result, type=TunedPair)))
             case JobDone(bytes() as result):
                 self.report = msgpack.decode(result, type=BenchReport)
-                remedy = "/bench FILE writes all of the report: .json, .csv, .md."
+                endings = ", ".join(f".{each}" for each in report_files.ENDINGS)
+                remedy = f"/bench FILE writes all of the report: {endings}."
                 self.pair_loader.tell(brief(self.report), remedy)
                 if self._output is not None:
                     self._write(self.report, self._output)
