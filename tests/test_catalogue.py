@@ -708,6 +708,7 @@ def test_rm_of_all_removes_pairs_and_names_the_folders_that_stay(
     hub_world: World, pair: tuple[Repo, Repo], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "measured"))
+    monkeypatch.setenv("LOCALSPEC_CONFIG", str(hub_world.data))  # as on macOS and Windows
     hub_world.run("pull", "ann/Big-GGUF", "--draft", "ann/Small-GGUF", "--name", "one")
     hub_world.run("pull", "ann/Small-GGUF", "--draft", "none", "--name", "two")
     (installed.folder() / "hurt.json").write_text("{")
@@ -717,7 +718,11 @@ def test_rm_of_all_removes_pairs_and_names_the_folders_that_stay(
     assert done.code == 0, done.err
     for name in ("one", "two", "hurt", f"{STARTER}: 7 kB freed"):
         assert f"removed {name}" in done.out
-    assert f"stays: {folders.data_folder()} (conversations" in done.out
+    stays = [line for line in done.out.splitlines() if line.startswith("stays: ")]
+    assert stays == [
+        f"stays: {folders.data_folder()} (conversations, what was trained here, settings)",
+        f"stays: {tmp_path / 'measured'} (measurements)",
+    ]
     assert not [*hub_world.cache.glob("models--*")]
     assert installed.all_pairs() == []
     assert installed.damaged() == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from localspec import formats
@@ -29,13 +31,15 @@ def command(pair: str | None, every: bool) -> None:
         _remove(pair, retries, line)
     if not every:
         return
+    held: dict[Path, list[str]] = {}  # macOS and Windows have one folder for data and settings
     for path, holds in (
-        (folders.data_folder(), "conversations and what was trained here"),
+        (folders.data_folder(), "conversations, what was trained here"),
         (folders.config_folder(), "settings"),
         (folders.cache_folder(), "measurements"),
     ):
-        if path.exists():
-            click.echo(f"stays: {unbroken(str(path))} ({holds})")
+        held.setdefault(path, []).append(holds)
+    for path in filter(Path.exists, held):
+        click.echo(f"stays: {unbroken(str(path))} ({', '.join(held[path])})")
 
 
 def _remove(pair: str | None, retries: RetryPolicy, line: ProgressLine) -> None:
