@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -263,6 +264,20 @@ def test_split_files_come_whole() -> None:
     assert repository_files.choose(FILES, references.parse("u/r:Q6_K")) == expected
     for part in expected:
         assert repository_files.choose(FILES, references.parse(f"u/r:{part}")) == expected
+
+
+@pytest.mark.parametrize(
+    ("system", "line"),
+    [("linux", "`cat PIECES > m-Q8_0.gguf`"), ("win32", "`cmd /c copy /b A+B m-Q8_0.gguf`")],
+)
+def test_pieces_are_told_with_the_line_that_joins_them_here(
+    monkeypatch: pytest.MonkeyPatch, system: str, line: str
+) -> None:
+    monkeypatch.setattr(sys, "platform", system)
+    pieces = ["m-Q8_0.gguf.part1of2", "m-Q8_0.gguf.part2of2"]
+    with pytest.raises(NotOnHub, match="only in 2 pieces") as refused:
+        repository_files.choose(pieces, references.parse("u/r"))
+    assert line in refused.value.remedy
 
 
 def test_defaults_fall_back() -> None:

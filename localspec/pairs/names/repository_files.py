@@ -8,6 +8,7 @@ model. Names only order the candidates; what a file is, its header tells.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import Final
@@ -232,10 +233,11 @@ def _nothing(names: list[str], models: list[str], reference: Reference) -> NotOn
     cut = [name for name in names if (found := _CUT.match(name)) and _cut_of(found, quant)]
     if cut:
         whole = cut[0][: cut[0].lower().rindex(".gguf") + 5]
+        windows = sys.platform == "win32"
+        join = f"cmd /c copy /b A+B {whole}" if windows else f"cat PIECES > {whole}"
         return NotOnHub(
             f"{repo} has {whole} only in {len(cut)} pieces cut at any byte",
-            f"Download {' and '.join(cut[:3])}, join them (`cat PIECES > {whole}`), and name"
-            " that file.",
+            f"Download {' and '.join(cut[:3])}, join them (`{join}`), and name that file.",
         )
     if models:
         return NotOnHub(f"{repo} has no quant {quant}", _offer(models))
