@@ -218,10 +218,15 @@ _REFUSED: Final = {
 }
 
 
+def _way(remedy: str) -> str:
+    """Windows has no limits to raise."""
+    return "Close other programs." if os.name == "nt" and "ulimit" in remedy else remedy
+
+
 def of_system(error: BaseException) -> tuple[str, str] | None:
     """Message and remedy for an error of the system or the installation; None for any other."""
     if isinstance(error, RuntimeError) and "start new thread" in str(error):
-        return "no further thread can be started", _MORE_PROCESSES
+        return "no further thread can be started", _way(_MORE_PROCESSES)
     if isinstance(error, ImportError):
         return of_import(error)
     return _of_os(error) if isinstance(error, OSError) else None
@@ -296,7 +301,7 @@ def _of_os(error: OSError) -> tuple[str, str] | None:
     said = error.strerror or str(error)
     path = shortened(str(error.filename), 200) if error.filename else ""
     if error.errno in _STRAINS:
-        return f"{path}: {said}" if path else said, _STRAINS[error.errno]
+        return f"{path}: {said}" if path else said, _way(_STRAINS[error.errno])
     if path:
         way = _REFUSED.get(error.errno or 0, "Check that path, and what names it.")
         return f"{path} cannot be used: {said}", way

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from localspec import cli, machine
+from localspec.cli import memory_limit, subcommands
 from localspec.cli.subcommands import LEAST, report, require_memory
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Model
@@ -229,10 +230,37 @@ def test_a_fault_of_python_is_a_lack_of_memory_only_under_a_limit(
     ignored = SimpleNamespace(getsignal=lambda _: None, SIGINT=2, default_int_handler=len)
     monkeypatch.setattr(cli, "signal", ignored)
     monkeypatch.setattr(cli, "_run", fail)
-    monkeypatch.setattr(cli, "_limited", lambda: limited)
+    monkeypatch.setattr(cli, "limited", lambda: limited)
     with pytest.raises(SystemExit if limited else SystemError):
         cli.main()
     assert ("not enough memory" in capfd.readouterr().err) is limited
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_a_limit_is_told_only_where_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *, limited: bool
+) -> None:
+    def fail() -> None:
+        raise MemoryError
+
+    ignored = SimpleNamespace(getsignal=lambda _: None, SIGINT=2, default_int_handler=len)
+    monkeypatch.setattr(cli, "signal", ignored)
+    monkeypatch.setattr(cli, "_run", fail)
+    for module in (cli, subcommands):
+        monkeypatch.setattr(module, "limited", lambda: limited)
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert report(MemoryError()) == 1
+    told = capfd.readouterr().err.splitlines()
+    assert told[0] == told[2] == "error: there is not enough memory"
+    assert ["ulimit -v" in way for way in told[1::2]] == [limited, limited]
+
+
+def test_a_limit_that_keeps_its_module_out_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "resource", None)
+    assert memory_limit.limited()
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert not memory_limit.limited()
 
 
 @pytest.mark.parametrize(

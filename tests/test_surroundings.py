@@ -25,7 +25,7 @@ import msgspec
 import pytest
 from huggingface_hub import constants
 
-from localspec import connections, private
+from localspec import connections, errors, private
 from localspec.bench import comparison, prompt_sets
 from localspec.chat.conversation import Message, Role
 from localspec.chat.prompt.template import ChatTemplate
@@ -660,6 +660,15 @@ def test_a_thread_that_cannot_be_started_is_told() -> None:
         [sys.executable, "-c", THREADS], capture_output=True, text=True, check=True
     )
     assert done.stderr.startswith("error: no further thread can be started\n  Allow more")
+
+
+def test_on_windows_no_limit_is_to_be_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errors, "os", SimpleNamespace(name="nt", environ={}))
+    thread = RuntimeError("can't start new thread")
+    for one in (thread, OSError(errno.EMFILE, "too many"), OSError(errno.EAGAIN, "no more")):
+        said = of_system(one)
+        assert said is not None
+        assert said[1] == "Close other programs."
 
 
 def test_an_error_that_names_nothing_stays_a_fault() -> None:

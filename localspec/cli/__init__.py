@@ -7,6 +7,8 @@ import gc
 import os
 import sys
 
+from localspec.cli.memory_limit import limited
+
 TYPE_CHECKING = False  # typing's would cost an import before Ctrl+C is handled
 if TYPE_CHECKING:
     import signal
@@ -30,11 +32,12 @@ def main() -> NoReturn:
     except (MemoryError, SystemError, OSError) as error:
         # While modules were imported, among them what prints errors. Python's compiler may report
         # a lack of memory as a SystemError, and the search for a module as one of the system.
-        if isinstance(error, SystemError) and not _limited():
+        if isinstance(error, SystemError) and not limited():
             raise
         if isinstance(error, OSError) and error.errno != errno.ENOMEM:
             raise
-        os.write(2, b"error: there is not enough memory\n  Raise the limit (ulimit -v).\n")
+        way = b"Raise the limit (ulimit -v)" if limited() else b"Close other programs"
+        os.write(2, b"error: there is not enough memory\n  " + way + b".\n")
         sys.exit(1)
 
 
@@ -65,12 +68,4 @@ def _needs_engine(words: list[str]) -> bool:
     known = words[:1] in (["chat"], ["run"], ["serve"], ["tune"])
     if not (known or any(map(is_question, words[:1]))) or {"-h", "--help"} & set(words):
         return False
-    return os.environ.get("LOCALSPEC_ENGINE") != "inline" and not _limited()
-
-
-def _limited() -> bool:
-    try:
-        import resource  # noqa: PLC0415
-    except ImportError:  # Windows
-        return False
-    return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+    return os.environ.get("LOCALSPEC_ENGINE") != "inline" and not limited()

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, TextIO
 import click
 
 from localspec import __version__
+from localspec.cli.memory_limit import limited
 from localspec.cli.questions import is_question
 from localspec.cli.settings_file import FILE, SettingsFile, read, settings_of
 from localspec.cli.standard_streams import refuse_nothing
@@ -273,7 +274,7 @@ def report(error: BaseException) -> int:
         _say(error.message, error.remedy)
     elif lacks_memory(error):
         of_card = isinstance(error, RuntimeError) and "CPUAllocator" not in str(error)
-        limit = "" if of_card else ", or raise the limit (ulimit -v)"
+        limit = ", or raise the limit (ulimit -v)" if limited() and not of_card else ""
         _say("there is not enough memory", f"Close other programs{limit}.")
     elif (said := of_system(error)) is not None:
         _say(*said)
