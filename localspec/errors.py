@@ -40,7 +40,7 @@ class LocalspecError(Exception):
     """An error: one line on what went wrong, and one on what the user can do about it.
 
     Messages quote files, servers and options. The constructor makes them safe to print and cuts
-    them, so that message and remedy together have at most 500 characters.
+    them: the remedy to 350 cells of a terminal, the message to what its characters leave of 490.
 
     Args:
         message: what is wrong, without a full stop, to follow ``error:``.
@@ -238,20 +238,34 @@ def in_clone() -> bool:
 
 
 def installs(packages: str) -> str:
-    """The command that installs packages, written as for pip, for the Python that runs this.
+    """The command that installs packages, written as for pip, for the Python that runs this."""
+    if _has_uv():
+        return f"uv pip install {packages} --python {_this_python()}"
+    return runs(f"-m pip install {packages}")
+
+
+def runs(arguments: str) -> str:
+    """The command that runs the Python that runs this, with these arguments.
 
     The shell may find another Python: that of an installed tool is not on its path. On Windows the
     command is for PowerShell, which calls a quoted program only after an ampersand.
     """
-    python = _this_python()
-    if _has_uv():
-        return f"uv pip install {packages} --python {python}"
-    return f"{'& ' if os.name == 'nt' else ''}{python} -m pip install {packages}"
+    return f"{'& ' if os.name == 'nt' else ''}{_this_python()} {arguments}"
 
 
 def installs_extra(name: str) -> str:
     """The command that installs an extra of localspec next to what is installed."""
     return f"uv sync --inexact --extra {name}" if in_clone() else installs(f'"localspec[{name}]"')
+
+
+def install_again() -> str:
+    """The sentence with the command that replaces all that is installed.
+
+    Outside of a clone localspec came in a file: no release of it is published.
+    """
+    if in_clone():
+        return "Install localspec again: uv sync --inexact --reinstall"
+    return f"Install localspec again from its wheel (FILE): {installs('--force-reinstall FILE')}"
 
 
 def rebuilds(version: str, flag: str, *, clone: bool, windows: bool) -> str:
@@ -290,8 +304,7 @@ def _this_python() -> str:
 
 def of_import(error: ImportError) -> tuple[str, str]:
     """Message and remedy where a package is missing, broken, or for another Python."""
-    anew = installs("--force-reinstall localspec")
-    remedy = f"Install localspec again: {'uv sync --inexact --reinstall' if in_clone() else anew}"
+    remedy = install_again()
     if os.environ.get("PYTHONPATH"):
         remedy = "Unset PYTHONPATH: packages are looked for there first."
     return f"a package that localspec needs cannot be loaded: {reason(error)}", remedy

@@ -22,6 +22,7 @@ from localspec.errors import (
     ModelLoadError,
     NotOnHub,
     UsageError,
+    install_again,
 )
 from localspec.pairs.disk import folders, installed, starter, unfinished_pulls
 from localspec.pairs.disk.installed import InstalledModel, InstalledPair
@@ -432,10 +433,16 @@ def test_a_curated_target_without_a_draft_is_pulled_and_loaded_alone(hub_world: 
 def test_a_damaged_catalogue_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "catalogue.toml"
     monkeypatch.setattr(folders, "shipped", lambda name: path)
+    monkeypatch.setattr(catalogue, "in_clone", lambda: False)
     for text in ("[[pair]]\nname = 'x'", "pair = 3", "not toml"):
         path.write_text(text)
-        with pytest.raises(LocalspecError, match="cannot be read"):
+        with pytest.raises(LocalspecError, match="cannot be read") as damaged:
             catalogue.pairs()
+        assert damaged.value.remedy == install_again()
+    monkeypatch.setattr(catalogue, "in_clone", lambda: True)
+    with pytest.raises(LocalspecError, match="cannot be read") as damaged:
+        catalogue.pairs()
+    assert damaged.value.remedy == f"Restore it: git -C {tmp_path} restore catalogue.toml"
     path.unlink()
     with pytest.raises(LocalspecError, match="cannot be read"):
         catalogue.pairs()

@@ -197,6 +197,7 @@ def test_outside_of_a_clone_commands_install_for_the_python_that_runs(
         library._refusal(OSError("GLIBC_2.99 not found")).remedy,
         errors.of_import(ImportError("damaged"))[1],
     ]
+    assert "--force-reinstall FILE" in told[-1]  # no release of localspec is published
     commands = [card.remedy, errors.installs_extra("serve"), starter.install()]
     for command in (*commands, *(each.partition(": ")[2] for each in told)):
         words = [str(Path(word).expanduser()) for word in shlex.split(command)]

@@ -126,7 +126,9 @@ def test_a_renamed_repository_is_not_followed(hub_world: World, one: RemoteFile)
 
 def test_a_gated_repository_says_where_to_accept(hub_world: World, one: RemoteFile) -> None:
     hub_world.server.repos[one.repo].gated = "manual"
-    check_failure(hub_world, str(ONE), "is gated", "/ann/One-GGUF", "HF_TOKEN")
+    # `hf` itself may lie where no shell looks.
+    check_failure(hub_world, str(ONE), "is gated", "/ann/One-GGUF", "HF_TOKEN", "python")
+    check_failure(hub_world, str(ONE), "-m huggingface_hub.cli.hf auth login")
 
 
 def test_a_gated_repository_stays_shut_until_access_is_granted(
@@ -170,11 +172,14 @@ def test_a_refusal_without_a_token_blames_none(hub_world: World, one: RemoteFile
     check_failure(hub_world, str(ONE), f"access to {one.repo} is refused (status 403)", "firewall")
 
 
+@pytest.mark.parametrize("variable", ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
 def test_offline_mode_is_named(
-    hub_world: World, one: RemoteFile, monkeypatch: pytest.MonkeyPatch
+    hub_world: World, one: RemoteFile, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setenv(variable, "1")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    check_failure(hub_world, str(ONE), "offline mode is on", "Unset HF_HUB_OFFLINE")
+    check_failure(hub_world, str(ONE), "offline mode is on", f"Unset {variable}.")
     assert hub_world.server.seen == []
 
 

@@ -7,6 +7,7 @@ of any size, and its downloads start from zero in every new process.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from urllib.parse import quote
 import msgspec
 
 from localspec import connections, formats
-from localspec.errors import AccessDenied, HubError, HubOffline, HubUnavailable, NotOnHub
+from localspec.errors import AccessDenied, HubError, HubOffline, HubUnavailable, NotOnHub, runs
 from localspec.limits import LARGEST_FILE
 from localspec.pairs.hub.cache import RemoteFile
 from localspec.pairs.hub.response_body import Take, endpoint, receive
@@ -33,7 +34,6 @@ from localspec.safe_text import one_line, reason
 
 # ruff: noqa: PLC0415 - importing huggingface_hub takes a second; many commands do not need it
 
-LOGIN: Final = "set HF_TOKEN or run `hf auth login`"
 MOST_TOLD: Final = 16_000_000  # bytes about one repository; the largest have two million
 _PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})  # temporary failures
 _WITHOUT: Final = "Check the network; what is on this disk works without it."
@@ -170,7 +170,8 @@ def translated(reference: Reference) -> Iterator[None]:
         yield
     except errors.OfflineModeIsEnabled:
         what = f"{reference.repo} cannot be looked up: offline mode is on"
-        raise HubOffline(what, "Unset HF_HUB_OFFLINE.") from None
+        named = filter(os.environ.get, ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
+        raise HubOffline(what, f"Unset {' and '.join(named)}.") from None
     except errors.HfHubHTTPError as error:
         raise _from_status(error, reference) from None
     except broken as error:
@@ -188,6 +189,11 @@ def translated(reference: Reference) -> Iterator[None]:
         raise HubUnavailable(what, connections.way_out(error) or NO_HUB) from None
 
 
+def _login() -> str:
+    """How the Hub gets a token: its program `hf` may lie where no shell looks."""
+    return f"set HF_TOKEN or run `{runs('-m huggingface_hub.cli.hf auth login')}`"
+
+
 def _from_status(error: Any, reference: Reference) -> HubError:
     from huggingface_hub import errors
 
@@ -195,7 +201,7 @@ def _from_status(error: Any, reference: Reference) -> HubError:
     kind: type[HubError] = NotOnHub
     if isinstance(error, errors.GatedRepoError):
         what, kind = f"{repo} is gated: its owner wants you to accept terms first", AccessDenied
-        remedy = f"Accept them at {endpoint()}/{repo}, then {LOGIN}."
+        remedy = f"Accept them at {endpoint()}/{repo}, then {_login()}."
     elif isinstance(error, errors.RevisionNotFoundError):
         what = f"{repo} has no revision {reference.revision or 'main'}"
         remedy = "Leave the @revision out."
@@ -203,13 +209,13 @@ def _from_status(error: Any, reference: Reference) -> HubError:
         what, remedy = f"{repo} has no file {reference.file}", "Check the file's name."
     elif isinstance(error, errors.RepositoryNotFoundError):
         what = f"there is no repository {repo}, or it is private"
-        remedy = f"Check the spelling; for a private one, {LOGIN}."
+        remedy = f"Check the spelling; for a private one, {_login()}."
     elif status in (401, 403) and "Authorization" in error.response.request.headers:
         what, kind = f"the Hub refuses this access token for {repo} (status {status})", AccessDenied
-        remedy = f"Check the token: {LOGIN}; unset HF_TOKEN to go without one."
+        remedy = f"Check the token: {_login()}; unset HF_TOKEN to go without one."
     elif status in (401, 403):
         what, kind = f"access to {repo} is refused (status {status})", AccessDenied
-        remedy = f"If it takes a token, {LOGIN}; else check any proxy or firewall."
+        remedy = f"If it takes a token, {_login()}; else check any proxy or firewall."
     elif status in _PASSING:
         pause = _asked_pause(status, error.response.headers)
         fault = "asks for fewer requests" if status == 429 else "has an internal error"

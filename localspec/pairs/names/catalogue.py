@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from functools import lru_cache
 import msgspec
 
 from localspec.drafter_names import DRAFT, MTP, NONE
-from localspec.errors import LocalspecError
+from localspec.errors import LocalspecError, in_clone, install_again
 from localspec.pairs.disk import folders, starter, trained_heads
 from localspec.pairs.disk.installed import InstalledPair
 from localspec.pairs.gguf import head_checks
@@ -150,9 +151,9 @@ def pairs() -> dict[str, CuratedPair]:
     try:
         return {pair.name: pair for pair in _curated(path.read_bytes())}
     except (OSError, ValueError, KeyError) as error:
-        raise LocalspecError(
-            f"the catalogue {path} cannot be read: {error}", "Install localspec again."
-        ) from None
+        restore = f"git -C {shlex.quote(str(path.parent))} restore {path.name}"
+        way = f"Restore it: {restore}" if in_clone() else install_again()
+        raise LocalspecError(f"the catalogue {path} cannot be read: {error}", way) from None
 
 
 @lru_cache(maxsize=1)
