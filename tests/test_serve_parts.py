@@ -20,6 +20,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import uvicorn
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.requests import Request
@@ -46,6 +47,7 @@ from localspec.chat.session.completions import Completions
 from localspec.chat.settings import AnswerRequest, ChatSettings
 from localspec.chat.states.cached_prefixes import CachedPrefixes
 from localspec.cli.answers.serve import _keys, _rules, _welcome
+from localspec.cli.subcommands import cli
 from localspec.engine.cancel import Cancel
 from localspec.engine.grammars import guidance, lark
 from localspec.engine.grammars.constraint import Awaited
@@ -1069,6 +1071,25 @@ def test_keys_that_no_client_can_send_are_refused(tmp_path: Path, text: str, sai
         _keys(path)
 
 
+def test_a_key_is_made_by_a_line_that_every_shell_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/opt/a tool/bin/python")
+    path = tmp_path / "keys"
+    path.write_text("short\n")
+    with pytest.raises(UsageError, match="less than 16 characters") as refused:
+        _keys(path)
+    program = '"import secrets; print(secrets.token_urlsafe(32))"'
+    assert refused.value.remedy == f"Make one: '/opt/a tool/bin/python' -c {program}"
+
+
+def test_a_file_of_keys_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["serve", "--api-key-file", str(tmp_path / "keys.txt")])
+    assert done.exit_code == 2
+    assert "keys.txt" in done.stderr
+    assert "does not exist" in done.stderr
+
+
 def asking(**headers: str) -> Request:
     given = [(name.encode(), value.encode()) for name, value in headers.items()]
     return Request({"type": "http", "path": "/v1/models", "headers": given})
@@ -1262,10 +1283,6 @@ def test_models_that_cannot_be_loaded_end_it_with_a_reason(tmp_path: Path) -> No
 
 
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    from click.testing import CliRunner  # noqa: PLC0415
-
-    from localspec.cli.subcommands import cli  # noqa: PLC0415
-
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     done = CliRunner().invoke(cli, ["serve", "toy"])
     assert installs_extra("serve") in getattr(done.exception, "remedy", "")

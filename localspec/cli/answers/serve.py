@@ -16,7 +16,7 @@ from localspec.cli.option_types import UserFile, no_nan, plain_text
 from localspec.cli.shared_options import IDLE_UNLOAD, GroupedCommand, option, shared_options
 from localspec.cli.standard_streams import ProgressLine, warn
 from localspec.connections import may_be_sent
-from localspec.errors import LocalspecError, UsageError, installs_extra
+from localspec.errors import LocalspecError, UsageError, installs_extra, runs
 from localspec.safe_text import decoded_without_zeros
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _LARGEST = 1 << 16
 _SHORTEST = 16
-_MAKE_ONE = "Make one: python -c 'import secrets; print(secrets.token_urlsafe(32))'."
+_RANDOM = '-c "import secrets; print(secrets.token_urlsafe(32))"'
 
 
 @click.command(name="serve", cls=GroupedCommand)
@@ -37,7 +37,7 @@ _MAKE_ONE = "Make one: python -c 'import secrets; print(secrets.token_urlsafe(32
 )
 @option(
     "--api-key-file",
-    UserFile(),
+    UserFile(exists=True),
     "Require one of the keys in this file, one on each line. Addresses that others can reach need"
     " this.",
     "FILE",
@@ -220,13 +220,14 @@ def _keys(path: Path | None) -> list[str]:
     if len(raw) > _LARGEST:
         raise UsageError(f"{path} is larger than {_LARGEST >> 10} KB", "Write fewer keys.")
     keys = [key for line in lines if (key := line.strip()) and not key.startswith("#")]
+    make_one = f"Make one: {runs(_RANDOM)}"
     if not keys or min(map(len, keys)) < _SHORTEST:
         raise UsageError(
             f"{path} holds no key, or one of less than {_SHORTEST} characters",
-            _MAKE_ONE,
+            make_one,
         )
     if not all(map(may_be_sent, keys)):
-        raise UsageError(f"a key in {path} has a character that no header can hold", _MAKE_ONE)
+        raise UsageError(f"a key in {path} has a character that no header can hold", make_one)
     return keys
 
 
