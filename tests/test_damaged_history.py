@@ -273,6 +273,27 @@ def test_a_damaged_file_is_put_aside_and_what_can_be_read_of_it_goes_on(
         assert "something new" in [one.header.title for one in store.listed()]
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *("UPDATE words_data SET block = x'ff' WHERE id = 10", "DELETE FROM words_data"),
+        "UPDATE words_data SET block = zeroblob(length(block)) WHERE id > 10",
+    ],
+)
+def test_where_the_index_of_words_is_damaged_it_is_made_again(
+    damaged: sqlite3.Connection, sound: Sound, tmp_path: Path, damage: str
+) -> None:
+    path = tmp_path / "conversations.db"
+    damaged.execute(damage)
+    damaged.close()
+    told, shown = seen(path)
+    assert shown == sound.said
+    assert ["were damaged" in error.message for error in told] == [True]
+    with closing(Store(path)) as store:
+        assert store.listed("answered")
+        assert len(store.listed("question")) == 12
+
+
 def test_who_had_a_damaged_file_open_goes_on_in_the_one_that_another_program_saved(
     damaged: sqlite3.Connection, sound: Sound, tmp_path: Path
 ) -> None:

@@ -32,7 +32,11 @@ _COMPLETE = (
 def is_damage(error: Exception) -> bool:
     """Whether the error means a damaged database, some of which may still be readable."""
     code = getattr(error, "sqlite_errorcode", 0)
-    return isinstance(error, sqlite3.DatabaseError) and code & 0xFF == sqlite3.SQLITE_CORRUPT
+    # Where the index of words is damaged, a row of it may be there already; for other tables, more
+    # of the code tells what does not fit.
+    return isinstance(error, sqlite3.DatabaseError) and (
+        code & 0xFF == sqlite3.SQLITE_CORRUPT or code == sqlite3.SQLITE_CONSTRAINT
+    )
 
 
 def is_rescued(path: Path) -> bool:
@@ -92,9 +96,14 @@ def _lock_of(path: Path) -> Path:
 
 def _is_sound(path: Path) -> bool:
     try:
-        with closing(sqlite3.connect(path)) as db:
-            found: list[tuple[str]] = db.execute("PRAGMA quick_check(1)").fetchall()
-            return found == [("ok",)]
+        with closing(sqlite3.connect(path, isolation_level=None)) as db:
+            if db.execute("PRAGMA quick_check(1)").fetchall() != [("ok",)]:
+                return False
+            # Before 3.44, SQLite does not look into the index of words, without which nothing can
+            # be stored.
+            with suppress(sqlite3.OperationalError):  # the file cannot be written now
+                db.execute("INSERT INTO words (words) VALUES ('integrity-check')")
+            return True
     except sqlite3.DatabaseError:
         return False
 
