@@ -27,7 +27,7 @@ import pytest
 
 from localspec.chat.conversation import RECALL, Message, Role
 from localspec.chat.events import Origin, RoundText, Span, TurnEvent
-from localspec.chat.history import import_export, schema
+from localspec.chat.history import import_export, schema, unsent_texts
 from localspec.chat.history.conversation_record import ConversationRecord
 from localspec.chat.history.fields import document_of, pack, settings_of, unpack
 from localspec.chat.history.store import KEEP_DELETED_S, Store
@@ -685,6 +685,22 @@ def test_a_change_is_made_though_nobody_waits_for_it_any_more(
     assert not change.cancel()
     free.set()
     assert one.titles() == ["renamed"]
+
+
+@pytest.mark.parametrize(
+    ("stored", "before", "text", "then"),
+    [
+        *(("", "", "", ""), ("", "", "a", "a"), ("a", "a", "", ""), ("a", "a", "ab", "ab")),
+        *(("a", "", "b", "a\nb"), ("a\nb", "b", "bc", "a\nbc"), ("a\nb", "a", "ac", "ac\nb")),
+        *(("a\nb\nc", "b", "", "a\nc"), ("a\nb", "", "", "a\nb"), ("a\n\nb", "", "c", "a\n\nb\nc")),
+        *(("ab", "b", "", "ab"), ("ab", "b", "bc", "ab\nbc"), ("a\nb", "", "b", "a\nb")),
+        *(("", "a", "a", "a"), ("a", "\ud800", "\ud801", "a\n?"), ("a\n?", "\ud800", "", "a")),
+    ],
+)
+def test_a_window_replaces_what_it_stored_of_a_draft_alone(
+    stored: str, before: str, text: str, then: str
+) -> None:
+    assert unsent_texts.replaced(stored, before, text) == then
 
 
 def test_a_job_that_can_never_be_done_is_told_and_holds_up_nothing(

@@ -36,6 +36,7 @@ from localspec.ui.conversation import conversation_library
 from localspec.ui.conversation.engine_phase import EnginePhase
 from localspec.ui.screens.history import HistoryScreen
 from tests.support.chat_pilot import Chat, chatting, dying, loading
+from tests.support.hub_server import wait_for
 from tests.support.inline import inline
 from tests.support.scripted_session import Gate, ScriptedSession
 
@@ -749,6 +750,62 @@ async def test_a_draft_outlives_what_another_window_sends(archive: Path) -> None
         pass
     with closing(Store(archive)) as store:
         assert store.draft("") == "a long unsent text"
+
+
+@pytest.mark.parametrize(("sends", "kept"), [(True, ""), (False, "\nx")])
+async def test_a_draft_of_a_closed_window_outlives_what_is_typed_in_another(
+    archive: Path, sends: bool, kept: str
+) -> None:
+    async with chatting(archive=archive) as other:
+        await other.until(lambda: other.app.library.restored, "that there is no draft")
+        async with chatting(archive=archive) as one:
+            one.app.prompt.insert("a long unsent text")
+            await one.settle()
+        if sends:
+            await other.ask("another question")
+        else:
+            other.app.prompt.insert("x")
+            await other.settle()
+    with closing(Store(archive)) as store:
+        assert store.draft("") == f"a long unsent text{kept}"
+
+
+async def test_what_is_typed_while_the_models_load_is_stored_once_and_at_once(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversation_library, "_DRAFT_S", 0.05)
+    other = stored(archive, "I am Ada.", "Hello.", draft="earlier")
+    with closing(Store(archive)) as store:
+        store.save_draft("", "of a new one")
+        async with loading(ScriptedSession(), archive=archive, resume=other) as (chat, loaded):
+            chat.app.prompt.insert("Who")
+            await chat.until(lambda: store.draft("") == "of a new one\nWho", "the draft")
+            chat.app.prompt.insert(" am I?")
+            await chat.until(lambda: store.draft("") == "of a new one\nWho am I?", "more of it")
+            loaded.set()
+            await chat.until(lambda: store.draft(other) == "Who am I?", "its place")
+            assert store.draft("") == "of a new one"
+            assert chat.app.prompt.text == "Who am I?"
+            assert chat.app.prompt.sent.older("") == "earlier"
+
+
+async def test_what_is_typed_last_is_stored_before_the_engine_ends(archive: Path) -> None:
+    loaded = threading.Event()
+
+    def load(*_: object) -> ScriptedSession:
+        assert loaded.wait(30)
+        return ScriptedSession()
+
+    app = ChatApp(inline(load), archive=archive)
+    async with app.run_test() as pilot:
+        chat = Chat(app, pilot, ScriptedSession())
+        chat.app.prompt.insert("typed")
+        await chat.settle()
+    with closing(Store(archive)) as store:
+        wait_for(lambda: store.draft("") == "typed")
+    loaded.set()
+    assert app.engine.join(10)
+    assert app.library.shut_down()
 
 
 async def test_what_is_typed_while_a_conversation_opens_is_its_draft(archive: Path) -> None:

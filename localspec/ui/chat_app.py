@@ -239,7 +239,8 @@ class ChatApp(App[None], inherit_bindings=False):
         self.shut_down()
 
     def shut_down(self) -> None:
-        """End the engine, and have a download leave its files in order."""
+        """Store the draft, end the engine, and have a download leave its files in order."""
+        self.library.keep_draft()  # first: the engine's end may take long
         self.engine.shut_down()
         if self._pairs is not None:
             self._pairs.shut_down()

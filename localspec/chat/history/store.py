@@ -40,6 +40,7 @@ from localspec.chat.history.tree import (
     MessageTree,
     StoredConversation,
 )
+from localspec.chat.history.unsent_texts import replaced
 from localspec.chat.states.past_conversations import PAST
 from localspec.chat.states.state_files import STATES, forget
 from localspec.errors import ConversationError
@@ -265,15 +266,16 @@ class Store:
         ).fetchone()
         return None if row is None else str(row[0])
 
-    def save_draft(self, conversation: str, text: str) -> None:
-        """Store unsent text; an empty text deletes it."""
-        if text:
-            self._db.execute(
-                "INSERT OR REPLACE INTO drafts (conversation, content) VALUES (?, ?)",
-                (conversation, encodable(text)),
-            )
-        else:
-            self._db.execute("DELETE FROM drafts WHERE conversation = ?", (conversation,))
+    def save_draft(self, conversation: str, text: str, before: str = "") -> None:
+        """Store unsent text in place of `before`; what other windows have stored stays."""
+        with self._transaction():
+            if kept := replaced(self.draft(conversation), before, text):
+                self._db.execute(
+                    "INSERT OR REPLACE INTO drafts (conversation, content) VALUES (?, ?)",
+                    (conversation, kept),
+                )
+            else:
+                self._db.execute("DELETE FROM drafts WHERE conversation = ?", (conversation,))
 
     # Reading
 

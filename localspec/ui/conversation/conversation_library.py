@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +18,7 @@ from localspec.chat.history.fields import settings_of
 from localspec.chat.history.store import Store
 from localspec.chat.history.store_thread import StoreThread
 from localspec.chat.history.tree import PairReference, StoredConversation
+from localspec.chat.history.unsent_texts import replaced
 from localspec.errors import ConversationError
 from localspec.process.messages import SessionInfo
 from localspec.safe_text import one_line
@@ -52,9 +52,10 @@ class ConversationLibrary:
     _opening: bool = False  # a conversation was chosen, and is not there yet
     _coming: str = ""  # its id: what is typed meanwhile is a draft of it
     _knows_sent: bool = False  # what earlier runs sent has been read
-    _unread: bool = True  # the stored draft has not been read; it may not be replaced
+    _unread: bool = True  # the stored draft has not been read
     _draft_timer: Timer | None = None
     _draft: tuple[str, str] = ("", "")  # a conversation, and what the input holds for it
+    _stored: tuple[str, str] = ("", "")  # a conversation, and what of its stored draft is ours
 
     def start(self) -> None:
         """Open the store, in its own thread."""
@@ -64,10 +65,9 @@ class ConversationLibrary:
     def shut_down(self) -> bool:
         """Write what is left; return whether all of it was written in time.
 
-        So is the draft, again: since it was stored, another window may have put its own there.
+        So is the draft, again: since it was stored, another window may have sent it.
         """
-        if self._draft_timer is not None or self._draft[1]:
-            self._save_draft()
+        self.keep_draft()
         return self.store_thread is None or self.store_thread.close(_PATIENCE_S)
 
     def loaded(self, session: SessionInfo) -> None:
@@ -89,8 +89,13 @@ class ConversationLibrary:
         if self.store_thread is None or self.turns.editing is not None:
             return
         self._draft = (self._coming or self._draft_key(), text)
-        if self._draft_timer is None and not self._unread:
+        if self._draft_timer is None:
             self._draft_timer = self.turns.prompt.set_timer(_DRAFT_S, self._save_draft)
+
+    def keep_draft(self) -> None:
+        """Store the draft now, not within a second."""
+        if self._draft_timer is not None or self._draft[1]:
+            self._save_draft()
 
     def sent(self) -> None:
         """Forget the draft, which is about to be sent: a new conversation takes none along."""
@@ -109,7 +114,8 @@ class ConversationLibrary:
             return
         self.draft(prompt.text)
         self._save_draft()
-        self._coming, self._unread, self._draft = conversation, True, (conversation, "")
+        self._coming, self._unread = conversation, True
+        self._draft = self._stored = (conversation, "")
         if prompt.text.strip():
             prompt.sent.add(prompt.text)  # Up finds it in the other conversation
         prompt.clear()
@@ -117,15 +123,17 @@ class ConversationLibrary:
     def _save_draft(self) -> None:
         (key, text), timer, self._draft_timer = self._draft, self._draft_timer, None
         if timer is not None:
-            timer.stop()  # it would store what is typed next before the draft there is read
-        if self.store_thread is None:
-            return
-        if not self._unread:
-            self.store_thread.write(lambda store: store.save_draft(key, text))
-        elif text:  # after text that the user has not seen yet
-            self.store_thread.write(
-                lambda store: store.save_draft(key, _joined(store.draft(key), text))
-            )
+            timer.stop()
+        if self.store_thread is not None:
+            before = self._stored[1] if self._stored[0] == key else ""
+            self._stored = (key, text)
+            self.store_thread.write(lambda store: store.save_draft(key, text, before))
+
+    def _move_draft(self, left: str, text: str) -> None:
+        """Store `text` as the draft of the conversation on screen, and empty that of `left`."""
+        for draft in ((left, ""), (self._draft_key(), text)):
+            self._draft = draft
+            self._save_draft()
 
     def _draft_key(self) -> str:
         return self.record.header.id if self.record.tree.nodes else ""
@@ -156,12 +164,16 @@ class ConversationLibrary:
         key, self._coming = self._draft_key(), ""
         if not self._unread:
             return
-        text = await self.ask(lambda store: store.draft(key))
-        prompt = self.turns.prompt
+        if self._stored[0] != key:  # where what was typed meanwhile was kept
+            self._move_draft(self._stored[0], self._draft[1])
+        typed, prompt = self._stored[1], self.turns.prompt
+        stored = await self.ask(lambda store: store.draft(key))
+        text = replaced(stored, typed, "")
         if text and prompt.text:
             prompt.sent.add(text)  # the input holds something else already: Up finds this
         prompt.give_back(text)
         self._unread = False
+        self._stored = (key, replaced(stored, typed, self._stored[1]))
         self.draft(prompt.text)
 
     # Versions
@@ -197,13 +209,8 @@ class ConversationLibrary:
         """Begin a new conversation, with what is typed."""
         if self.turns.free():
             self.turns.leave_edit()
-            self.turns.clear(partial(self._went_along, self._draft_key()))
-
-    def _went_along(self, left: str) -> None:
-        """Store what is typed as the draft of the new conversation, and empty that of the other."""
-        for key, text in ((left, ""), (self._draft_key(), self.turns.prompt.text)):
-            self._draft = (key, text)
-            self._save_draft()
+            left = self._draft_key()
+            self.turns.clear(lambda: self._move_draft(left, self.turns.prompt.text))
 
     def ask(
         self, job: Callable[[Store], Result], *, changes: bool = False
@@ -254,8 +261,10 @@ class ConversationLibrary:
     async def _open(self, conversation: str, *, named: bool = False) -> None:
         try:
             self._show(await self.ask(lambda store: store.load(conversation)), named=named)
-        finally:
+        except Exception:  # not where the app ends: what is typed stays with the conversation
             await self._restore_draft()
+            raise
+        await self._restore_draft()
 
     async def open_with(self, words: str) -> None:
         """Go on with the latest stored conversation that contains these words.
@@ -334,7 +343,3 @@ class ConversationLibrary:
         if other and other != session.pair_name:
             notices.append(f"so far {other} answered here, now {session.pair_name} does")
         self.turns.reopen(settings, "; ".join(notices))
-
-
-def _joined(before: str, after: str) -> str:
-    return f"{before}\n{after}" if before else after
