@@ -18,6 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from localspec import machine
+from localspec.cli import stored_conversations
 from localspec.cli.subcommands import cli
 from localspec.process import spawning
 from tests.support import GOES_ON, toy
@@ -117,8 +118,15 @@ def engine_of(running: subprocess.Popen[str]) -> psutil.Process:
     ],
 )
 def test_where_the_engine_dies_the_command_says_so(
-    words: list[str], said: str, how: signal.Signals
+    words: list[str],
+    said: str,
+    how: signal.Signals,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
+    toy.install(tmp_path)
+    printed = ""
     with started(words, pipesize=4096) as running:
         assert running.stdout is not None
         assert running.stderr is not None
@@ -127,7 +135,8 @@ def test_where_the_engine_dies_the_command_says_so(
             while said not in running.stderr.readline():
                 assert running.poll() is None
         else:
-            assert running.stdout.read(3)
+            printed = running.stdout.read(3)
+            assert printed
         os.kill(engine.pid, how)
         _, errors = running.communicate(timeout=30)
     assert running.returncode == 1
@@ -135,6 +144,10 @@ def test_where_the_engine_dies_the_command_says_so(
     assert how.name in errors
     assert "Traceback" not in errors
     assert not engine.is_running()
+    if words[0] == "run":  # what was printed is kept
+        (told,) = stored_conversations.ask(lambda store: store.told(1))
+        assert (told.question, told.finish) == ("Tell me a story.", None)
+        assert told.answer.startswith(printed)
 
 
 @pytest.mark.slow

@@ -21,17 +21,19 @@ from click.testing import CliRunner
 from localspec.chat.events import Origin, PromptProgress, RoundText, Span
 from localspec.chat.figures.slowness import SlownessCheck
 from localspec.chat.session.session import Session
+from localspec.chat.settings import ChatSettings
 from localspec.cli import main
-from localspec.cli.answers.answer_output import _stream, print_answer
+from localspec.cli.answers.answer_output import _SaidText, _stream, print_answer
 from localspec.cli.standard_streams import ProgressLine, read_prompt
 from localspec.cli.subcommands import cli
 from localspec.engine.cancel import Cancel
 from localspec.engine.record.stats import FinishReason
-from localspec.errors import Cancelled, NotOnHub, OutOfMemory
+from localspec.errors import Cancelled, EngineDied, LocalspecError, NotOnHub, OutOfMemory
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
+from localspec.loading.results import BrokenAnswer
 from localspec.pairs.memory.placement import LARGEST_CTX, PROGRAM
-from localspec.process.messages import TurnReported
+from localspec.process.messages import Loaded, TurnReported
 from tests.fakes import round_of
 from tests.support import GOES_ON, gguf_models
 
@@ -665,6 +667,67 @@ def test_an_answer_whose_stop_ended_the_reader_too_is_kept(
     assert kept == [found] * stopped
 
 
+@pytest.mark.parametrize("as_json", [True, False])
+def test_an_answer_that_cannot_be_printed_is_stopped_and_kept(
+    monkeypatch: pytest.MonkeyPatch, *, as_json: bool
+) -> None:
+    """A disk that is full, a terminal that is gone."""
+    done: list[object] = []
+    found: Any = SimpleNamespace(
+        end=SimpleNamespace(reason=FinishReason.CANCELLED), peak_memory_bytes=1
+    )
+
+    class Worker:
+        stopped = False
+
+        def result(self, _kind: object, hear: Callable[[Any], None]) -> object:
+            hear(TurnReported(RoundText((Span("Hi.", Origin.TARGET),), round_of(0, 0))))
+            return found
+
+        def peak_memory_bytes(self, engines: int) -> int:
+            return engines
+
+        def stop(self) -> None:
+            done.append("stopped")
+
+    def full(_: str) -> None:
+        if "stopped" not in done:  # afterwards it goes nowhere
+            raise LocalspecError("the disk is full")
+
+    monkeypatch.setattr("localspec.cli.standard_streams.write", full)
+    monkeypatch.setattr("localspec.cli.answers.answer_output._document", lambda *_: {})
+    worker: Any = Worker()
+    with pytest.raises(LocalspecError, match="the disk is full"):
+        print_answer(worker, stats=False, as_json=as_json, keep=done.append)
+    assert done == ([found, "stopped"] if as_json else ["stopped", found])
+
+
+@pytest.mark.parametrize("error", [EngineDied("it was killed"), Cancelled()])
+@pytest.mark.parametrize("as_json", [True, False])
+def test_what_was_heard_of_an_answer_that_broke_off_is_kept(
+    error: Exception, *, as_json: bool
+) -> None:
+    session: Any = SimpleNamespace(
+        pair_name="toy", pair_reference=("toy", None), settings=ChatSettings()
+    )
+    kept: list[object] = []
+
+    class Worker:
+        stopped = False
+
+        def result(self, _kind: object, hear: Callable[[Any], None]) -> object:
+            hear(Loaded(session))
+            for text in ("Hi", ".", ""):
+                hear(TurnReported(RoundText((Span(text, Origin.TARGET),), round_of(0, 0))))
+            raise error
+
+    worker: Any = Worker()
+    with pytest.raises(type(error)):
+        print_answer(worker, stats=False, as_json=as_json, keep=kept.append)
+    spans = (Span("Hi.", Origin.TARGET),)
+    assert kept == [BrokenAnswer("toy", ("toy", None), session.settings, spans)]
+
+
 @pytest.mark.slow
 def test_a_full_disk_is_a_message() -> None:
     with Path("/dev/full").open("wb") as full:
@@ -736,7 +799,7 @@ def test_only_a_terminal_shows_how_far_a_long_prompt_is_read(
 
     monkeypatch.setattr(ProgressLine, "is_terminal", property(lambda _: terminal))
     worker: Any = Worker()
-    assert _stream(worker, None, show=True) == "the result"
+    assert _stream(_SaidText(worker), None, show=True) == "the result"
     out, err = capsys.readouterr()
     assert out == "Hi.\n"
     assert ("reading 400 tokens: 4 %, about 18 s left" in err) is terminal

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -13,6 +13,7 @@ from localspec.chat.history.store_thread import StoreThread
 from localspec.chat.history.tree import PairReference
 from localspec.cli.standard_streams import warn
 from localspec.errors import ConversationError, LocalspecError
+from localspec.loading.results import BrokenAnswer
 from localspec.pairs.disk.folders import data_folder
 
 if TYPE_CHECKING:
@@ -68,12 +69,14 @@ def latest(words: str = "") -> ConversationHeader:
     return found[0].header
 
 
-def keep(question: str, found: AnswerResult, before: StoredConversation | None) -> None:
+def keep(
+    question: str, found: AnswerResult | BrokenAnswer, before: StoredConversation | None
+) -> None:
     """Store a question of `run` and its answer: a new conversation, or the next turn of one.
 
     Args:
         question: the prompt as the user wrote it.
-        found: the result of the job that answered it.
+        found: the result of the job that answered it, or what was heard of it.
         before: the conversation that it continues; None for a new one.
     """
     with _kept() as store_thread:
@@ -87,13 +90,24 @@ def keep(question: str, found: AnswerResult, before: StoredConversation | None) 
         if record.pair.draft:
             pair["draft"] = record.pair.draft
         results: list[Message] = []
-        answer = Message(Role.ASSISTANT, found.end.text, found.end.reason, found.spans)
-        for said in (*found.steps, answer):
+        steps, answer, figures = _said(found)
+        for said in (*steps, answer):
             if said.role is Role.TOOL:
                 results.append(said)
                 continue
             if results:
                 record.go_on(results, found.chosen)
-            figures = figures_of(found.end.stats) if said is answer else {}
-            record.end(said if said.content else None, {**figures, **pair}, results)
+            its = figures if said is answer else {}
+            record.end(said if said.content else None, {**its, **pair}, results)
             results = []
+
+
+def _said(
+    found: AnswerResult | BrokenAnswer,
+) -> tuple[Sequence[Message], Message, dict[str, float]]:
+    """The steps before an answer, the answer, and its figures."""
+    if isinstance(found, BrokenAnswer):
+        text = "".join(span.text for span in found.spans)
+        return (), Message(Role.ASSISTANT, text, None, found.spans), {}
+    answer = Message(Role.ASSISTANT, found.end.text, found.end.reason, found.spans)
+    return found.steps, answer, figures_of(found.end.stats)

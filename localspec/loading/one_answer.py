@@ -37,6 +37,7 @@ def answer(
     before: Sequence[Message] = (),
     offered: tuple[Sequence[dict[str, Any]], Sequence[dict[str, Any]]] = ((), ()),
     call: CallTools = lambda _: (),
+    loaded: Callable[[Session], object] = lambda _: None,
     progress: Progress,
     hear: Callable[[TurnEvent], None],
     cancel: Cancel,
@@ -51,6 +52,7 @@ def answer(
         offered: the tools that the model may call, as for `Session.offer`.
         call: runs the calls that an answer ends with; returns their results, after which the model
             goes on.
+        loaded: called with the session before it answers.
         progress: receives every step of loading.
         hear: receives notices for the user and every event of the turn except its end.
         cancel: stops it; an answer that has begun is returned as far as it got.
@@ -61,6 +63,7 @@ def answer(
     """
     with closing(load_session(request, progress=progress, cancel=cancel)) as session:
         asked = session.settings
+        loaded(session)
         session.settings = dataclasses.replace(asked, sampling=asked.sampling.seeded())
         for notice in session.notices:
             hear(Noticed(notice))

@@ -52,6 +52,19 @@ class AnswerResult:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokenAnswer:
+    """What was heard of an answer that broke off before its result.
+
+    Its attributes are those of `AnswerResult`.
+    """
+
+    pair_name: str
+    pair_reference: tuple[str, str | None]
+    chosen: ChatSettings
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ExactnessCost:
     """What ``--exact`` costs.
 

@@ -6,16 +6,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from msgspec import Struct, msgpack
+from msgspec import Struct, convert, msgpack
 
 from localspec.bench.prompt_sets import BenchRequest
 from localspec.chat.conversation import Message
-from localspec.chat.events import Noticed, TurnEvent
+from localspec.chat.events import Noticed
 from localspec.loading.load_request import LoadRequest
 from localspec.process.messages import (
     BenchProgress,
+    Loaded,
     Loading,
     SendEvent,
+    SessionInfo,
     ToolsCalled,
     TurnReported,
 )
@@ -68,8 +70,8 @@ def perform(
 ) -> bytes:
     """Do an encoded job; return its encoded result.
 
-    `tell` gets `Loading`, `TurnReported`, `BenchProgress` and `ToolsCalled` events; `cancel` stops
-    the job; `returned` waits for the results of called tools.
+    `tell` gets `Loading`, `TurnReported`, `BenchProgress` and `ToolsCalled` events, and `Loaded`
+    before an answer; `cancel` stops the job; `returned` waits for the results of called tools.
 
     Raises:
         LocalspecError: the job cannot be done.
@@ -79,11 +81,8 @@ def perform(
     def loading(step: str, share: float | None) -> None:
         tell(Loading(step, share))
 
-    def hear(event: TurnEvent) -> None:
-        tell(TurnReported(event))
-
     def warn(notice: str) -> None:
-        hear(Noticed(notice))
+        tell(TurnReported(Noticed(notice)))
 
     found: AnswerResult | BenchReport | TunedPair
     match msgpack.decode(job, type=AnyJob):  # late imports: each job needs only its own
@@ -97,8 +96,9 @@ def perform(
                 before=asked.before,
                 offered=(asked.tools, asked.instead),
                 call=lambda calls: _called(calls, tell, returned),
+                loaded=lambda one: tell(Loaded(convert(one, SessionInfo, from_attributes=True))),
                 progress=loading,
-                hear=hear,
+                hear=lambda event: tell(TurnReported(event)),
                 cancel=cancel,
             )
         case TuneJob(request):

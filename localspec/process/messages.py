@@ -248,8 +248,8 @@ class Configure(Struct, frozen=True, tag=True):
 class PerformJob(Struct, frozen=True, tag=True):
     """Do a job of `process/jobs.py`; `JobDone` answers.
 
-    Before it come `Loading`, `TurnReported` and `BenchProgress`. The job is encoded apart, so that
-    only commands with jobs import what jobs are made of.
+    Before it come `Loading`, `Loaded`, `TurnReported` and `BenchProgress`. The job is encoded
+    apart, so that only commands with jobs import what jobs are made of.
     """
 
     job: bytes

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from localspec import formats
 from localspec.chat.conversation import Role
-from localspec.chat.events import Noticed, PromptProgress, RoundText
+from localspec.chat.events import Noticed, PromptProgress, RoundText, Span, joined
 from localspec.chat.figures.benefit import ratio, summary
 from localspec.chat.figures.figures import Figures, gamma_words, lossy_words, speedup_words
 from localspec.cli.standard_streams import ProgressLine, aside, takes_all, warn, write_said
 from localspec.engine.record.stats import FinishReason, GenerationStats, Round
-from localspec.loading.results import AnswerResult
-from localspec.process.messages import Event, ToolsCalled, TurnReported
+from localspec.errors import Cancelled, LocalspecError
+from localspec.loading.results import AnswerResult, BrokenAnswer
+from localspec.process.messages import Event, Loaded, SessionInfo, ToolsCalled, TurnReported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +42,7 @@ def print_answer(
     *,
     stats: bool,
     as_json: bool,
-    keep: Callable[[AnswerResult], None] | None = None,
+    keep: Callable[[AnswerResult | BrokenAnswer], None] | None = None,
     call: CallTools | None = None,
 ) -> bool:
     """Print text, figures or a document of an `AnswerJob`; return whether the user stopped it.
@@ -50,44 +51,88 @@ def print_answer(
         worker: runs the job.
         stats: print the figures to standard error afterwards.
         as_json: print one JSON document in place of the text.
-        keep: called with the result once it is printed.
+        keep: called with the result, or with what was heard of an answer that broke off: once the
+            text is printed, before a document is.
         call: runs the tools that the model calls; None if it may call none.
 
     Raises:
-        LocalspecError: as `JobClient.result`.
+        LocalspecError: as `JobClient.result`; standard output cannot be written.
         Cancelled: the user stopped it while it was loading.
     """
+    said = _SaidText(worker)
     try:
-        found = _stream(worker, call, show=not as_json)
+        try:
+            found = _stream(said, call, show=not as_json)
+        except (LocalspecError, Cancelled):
+            if keep is not None and (heard := said.broken()) is not None:
+                keep(heard)
+            if said.error is not None:
+                raise said.error from None
+            raise
         memory = worker.peak_memory_bytes(found.peak_memory_bytes)
+        if keep is not None:
+            keep(found)
         if as_json:
             text = json.dumps(_document(found, memory), ensure_ascii=not takes_all(), indent=2)
-            _put(worker, text + "\n")
+            said.put(text + "\n")
     except BrokenPipeError:
         return False  # the reader (head, less) has seen enough
+    if said.error is not None:
+        raise said.error
     if stats:
         aside(_summary(found, memory))
     if found.end.reason is FinishReason.REPETITION:
         aside(f"notice: {_REPEATED}")
-    if keep is not None:
-        keep(found)
     return found.end.reason is FinishReason.CANCELLED
 
 
-def _put(worker: JobClient, text: str) -> None:
-    """Write what a model said; after a Ctrl+C, which ends a reader such as tee too, if it can be.
+class _SaidText:
+    """What the model of a job says, on its way to standard output.
 
-    Raises:
-        BrokenPipeError, LocalspecError: as `write_said`.
+    Attributes:
+        session: which models speak; None until they are loaded.
+        heard: all of it, by origin.
+        error: why it could not be written; the job was then stopped, so that its result is kept.
     """
-    try:
-        write_said(text)
-    except BrokenPipeError:
-        if not worker.stopped:
-            raise
+
+    def __init__(self, worker: JobClient) -> None:
+        self.worker = worker
+        self.session: SessionInfo | None = None
+        self.heard: list[Span] = []
+        self.error: LocalspecError | None = None
+
+    def hear(self, event: Event) -> None:
+        """Remember what is to be kept of an answer that breaks off."""
+        match event:
+            case Loaded(session):
+                self.session = session
+            case TurnReported(RoundText(spans)):
+                self.heard += spans
+
+    def broken(self) -> BrokenAnswer | None:
+        """What was heard, if there is something."""
+        now = self.session
+        if now is None or not (heard := joined(self.heard)):
+            return None
+        return BrokenAnswer(now.pair_name, now.pair_reference, now.settings, heard)
+
+    def put(self, text: str) -> None:
+        """Write; after a Ctrl+C, which ends a reader such as tee too, if it can be.
+
+        Raises:
+            BrokenPipeError: the reader has gone.
+        """
+        try:
+            write_said(text)
+        except BrokenPipeError:
+            if not self.worker.stopped:
+                raise
+        except LocalspecError as error:  # once: what follows goes nowhere
+            self.error = error
+            self.worker.stop()
 
 
-def _stream(worker: JobClient, call: CallTools | None, *, show: bool) -> AnswerResult:
+def _stream(said: _SaidText, call: CallTools | None, *, show: bool) -> AnswerResult:
     """Write the text as it comes; end the line even where the answer breaks off.
 
     While a long prompt is read, a terminal shows how far that is.
@@ -97,11 +142,12 @@ def _stream(worker: JobClient, call: CallTools | None, *, show: bool) -> AnswerR
     def end_line() -> None:
         nonlocal last
         if last and not last.endswith("\n"):
-            _put(worker, "\n")
+            said.put("\n")
         last = ""
 
     def hear(event: Event) -> None:
         nonlocal last
+        said.hear(event)
         match event:
             case TurnReported(Noticed(text)):
                 warn(text)
@@ -112,13 +158,13 @@ def _stream(worker: JobClient, call: CallTools | None, *, show: bool) -> AnswerR
                 line.clear()
                 if show and round_.text:
                     last = round_.text
-                    _put(worker, last)
+                    said.put(last)
             case ToolsCalled(calls) if call is not None:
                 end_line()
-                worker.give(call(calls))
+                said.worker.give(call(calls))
 
     try:
-        return worker.result(AnswerResult, hear)
+        return said.worker.result(AnswerResult, hear)
     finally:
         line.clear()
         end_line()
