@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -83,10 +84,36 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path, kind: type[T]) -> T | None:
-    """Read a record that `write_json` wrote; None if it is missing or damaged."""
+    """Read a record that `write_json` wrote; None if it is missing or damaged.
+
+    One that is to be changed is read by `read_to_change`.
+    """
     try:
-        return msgspec.json.decode(decoded(path.read_bytes()), type=kind)
-    except (OSError, ValueError, RecursionError):
+        return _record(path.read_bytes(), kind)
+    except OSError:
+        return None
+
+
+def read_to_change(path: Path, kind: type[T]) -> T | None:
+    """Read a record that is to be written again; None if it is missing, or damaged and put aside.
+
+    Raises:
+        OSError: it cannot be read now, or a damaged one cannot be renamed; it would be lost.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    found = _record(content, kind)
+    if found is None:
+        path.replace(path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}"))
+    return found
+
+
+def _record(content: bytes, kind: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(decoded(content), type=kind)
+    except (ValueError, RecursionError):
         return None
 
 

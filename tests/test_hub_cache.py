@@ -10,12 +10,13 @@ import signal
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from huggingface_hub import constants, hf_hub_download
 from huggingface_hub.utils import _shared_blobs
 
-from localspec.errors import NotEnoughDisk
+from localspec.errors import LocalspecError, NotEnoughDisk
 from localspec.pairs.disk import folders, installed, other_programs, target_folder, unfinished_pulls
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import client as hub
@@ -270,6 +271,28 @@ def test_a_pull_that_ends_forgets_its_own_files_alone(hub_world: World) -> None:
     assert unfinished_pulls.names() == ["damaged", "mine"]
     hub_world.run("rm", "--all")
     assert unfinished_pulls.names() == []
+
+
+def test_a_record_of_a_pull_that_cannot_be_read_is_not_replaced(
+    hub_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(*_: object) -> NoReturn:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    one, other = (RemoteFile("ann/Two-GGUF", "a" * 40, f"{c}.gguf", 9, c * 64) for c in "bc")
+    unfinished_pulls.begin("mine", [one])
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", busy)
+        for change in (unfinished_pulls.begin, unfinished_pulls.forget):
+            with pytest.raises(LocalspecError, match="Too many open files"):
+                change("mine", [other])
+    assert unfinished_pulls.find("mine").files == [one]
+    path = folders.data_folder() / "pulls" / "mine.json"
+    path.write_text("{")
+    unfinished_pulls.begin("mine", [other])
+    assert unfinished_pulls.find("mine").files == [other]
+    assert unfinished_pulls.names() == ["mine"]
+    assert [aside.read_text() for aside in path.parent.glob("mine.json.damaged-*")] == ["{"]
 
 
 def test_rm_of_an_unfinished_pull_leaves_what_a_pair_uses(hub_world: World) -> None:

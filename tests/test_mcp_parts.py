@@ -339,6 +339,30 @@ def test_no_yes_without_one(tmp_path: Path) -> None:
     assert not known.allowed(FILES, READ)
 
 
+def test_where_the_file_cannot_be_read_no_yes_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(*_: object) -> NoReturn:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    path = tmp_path / "yes.json"
+    known = Permissions(path)
+    known.allow(FILES, READ)
+    write = structs.replace(READ, name="write")
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", busy)
+        with pytest.raises(OSError, match="Too many open files"):
+            known.allow(FILES, write)
+        with pytest.raises(UsageError, match="Too many open files"):
+            known.forget("other")
+    assert known.allowed(FILES, READ)
+    damaged = path.read_text().replace(",", "", 1)
+    path.write_text(damaged)
+    known.allow(FILES, write)
+    assert [one.read_text() for one in tmp_path.glob("yes.json.damaged-*")] == [damaged]
+    assert known.allowed(FILES, write)
+
+
 def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> NoReturn:
         raise OSError(errno.ENOSPC, "No space left on device")

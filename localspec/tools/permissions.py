@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
@@ -29,6 +29,9 @@ class GrantedTool(Struct, frozen=True):
     tool: dict[str, Any]
 
 
+_Granted: TypeAlias = dict[str, GrantedTool]
+
+
 class Permissions:
     """The tools that may always run, in a file that only the user may read.
 
@@ -37,7 +40,7 @@ class Permissions:
     no yes.
 
     Args:
-        path: the file; a damaged one counts as empty.
+        path: the file; a damaged one counts as empty, and is put aside by the next change.
     """
 
     def __init__(self, path: Path) -> None:
@@ -62,29 +65,30 @@ class Permissions:
         """Let the tool run from now on.
 
         Raises:
-            OSError: the file cannot be written.
+            OSError: the file cannot be read or written.
         """
-        known = self._read()
+        known = private.read_to_change(self._path, _Granted) or {}
         private.write_json(self._path, known | {_key(settings, tool): _now(settings, tool)})
 
     def forget(self, server: str) -> None:
         """Withdraw every yes for the tools of a server.
 
         Raises:
-            UsageError: the file cannot be written.
+            UsageError: the file cannot be read or written.
         """
-        known = self._read()
-        kept = {shown: one for shown, one in known.items() if not shown.startswith(f"{server}: ")}
-        if kept != known:
-            try:
+        its = f"{server}: "
+        try:
+            known = private.read_to_change(self._path, _Granted) or {}
+            kept = {shown: one for shown, one in known.items() if not shown.startswith(its)}
+            if kept != known:
                 private.write_json(self._path, kept)
-            except OSError as error:
-                raise UsageError(
-                    f"{self._path} cannot be written: {reason(error)}", "Check its permissions."
-                ) from None
+        except OSError as error:
+            raise UsageError(
+                f"{self._path} cannot be written: {reason(error)}", "Check its permissions."
+            ) from None
 
     def _read(self) -> dict[str, GrantedTool]:
-        return private.read_json(self._path, dict[str, GrantedTool]) or {}
+        return private.read_json(self._path, _Granted) or {}
 
 
 def _changes(before: GrantedTool, now: GrantedTool) -> str:

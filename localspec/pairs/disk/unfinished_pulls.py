@@ -7,7 +7,7 @@ that did not end has fetched, so that they may go with it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,7 +42,7 @@ def begin(name: str, wanted: Sequence[RemoteFile]) -> None:
     Raises:
         LocalspecError: it cannot be recorded.
     """
-    known = find(name)
+    known = _to_change(name)
     _save(name, UnfinishedPull(list(dict.fromkeys([*known.files, *wanted])), known.fetched))
 
 
@@ -52,7 +52,7 @@ def note_fetched(name: str, file: RemoteFile) -> None:
     Raises:
         LocalspecError: it cannot be recorded.
     """
-    known = find(name)
+    known = _to_change(name)
     _save(name, UnfinishedPull(known.files, {**known.fetched, file.etag: _written(file)}))
 
 
@@ -81,8 +81,11 @@ def forget(name: str, files: Collection[RemoteFile]) -> None:
     """Forget these files of the pull of the pair `name`; with the last one goes the record.
 
     What an earlier attempt wanted of another quant stays.
+
+    Raises:
+        LocalspecError: it cannot be recorded.
     """
-    known = find(name)
+    known = _to_change(name)
     left = [file for file in known.files if file not in files]
     etags = {file.etag for file in left}
     fetched = {etag: written for etag, written in known.fetched.items() if etag in etags}
@@ -97,9 +100,20 @@ def _written(file: RemoteFile) -> int:
     return hub_cache.snapshot_path(file).stat().st_mtime_ns
 
 
+def _to_change(name: str) -> UnfinishedPull:
+    with _recording(name):
+        return private.read_to_change(_path(name), UnfinishedPull) or UnfinishedPull()
+
+
 def _save(name: str, pull: UnfinishedPull) -> None:
-    try:
+    with _recording(name):
         private.write_json(_path(name), pull)
+
+
+@contextlib.contextmanager
+def _recording(name: str) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise LocalspecError(
             f"the pull of {name} cannot be recorded in {_folder()}: {reason(error)}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import starmap
 from pathlib import Path
@@ -207,11 +207,11 @@ def keep_preset(name: str, text: str) -> None:
 
     Raises:
         UsageError: it is empty.
-        LocalspecError: the folder cannot be written.
+        LocalspecError: the file cannot be read or written.
     """
     if not text:
         raise UsageError("there is no system prompt to keep", "Say /system TEXT first.")
-    _write_presets(presets() | {name: text})
+    _change_presets(lambda kept: kept | {name: text})
 
 
 def forget_preset(name: str) -> None:
@@ -219,15 +219,16 @@ def forget_preset(name: str) -> None:
 
     Raises:
         UsageError: there is none.
-        LocalspecError: the folder cannot be written.
+        LocalspecError: the file cannot be read or written.
     """
     preset(name)
-    _write_presets({key: value for key, value in presets().items() if key != name})
+    _change_presets(lambda kept: {key: text for key, text in kept.items() if key != name})
 
 
-def _write_presets(kept: Mapping[str, str]) -> None:
+def _change_presets(change: Callable[[dict[str, str]], dict[str, str]]) -> None:
     try:
-        private.write_json(_presets_path(), kept)
+        kept = private.read_to_change(_presets_path(), dict[str, str]) or {}
+        private.write_json(_presets_path(), change(kept))
     except OSError as error:
         raise LocalspecError(
             f"{_presets_path()} cannot be written: {error.strerror}", "Make room on the disk."
