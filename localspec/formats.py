@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 UNKNOWN: Final = "–"
 _SWAP_WORTH_MENTIONING: Final = 200_000_000  # bytes
 _SLOW_CLOCK: Final = 0.6
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def columns(rows: Sequence[Sequence[str]], *, figures: bool = False) -> list[str]:
@@ -131,3 +133,14 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+
+
+def moment(seconds: float, show: Callable[[datetime], str]) -> str:
+    """What `show` makes of a time here, given as seconds since 1970.
+
+    A question mark stands for what the platform cannot show: Windows knows no time after 3000.
+    """
+    try:
+        return show((_EPOCH + timedelta(seconds=seconds)).astimezone())
+    except (OSError, OverflowError, ValueError):
+        return "?"

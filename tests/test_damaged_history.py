@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
+from localspec import formats
 from localspec.chat.conversation import Message, Role
 from localspec.chat.history import import_export, rescue, schema
 from localspec.chat.history.conversation_record import ConversationRecord
@@ -26,10 +28,19 @@ from localspec.chat.history.fields import settings_of
 from localspec.chat.history.markdown import to_markdown
 from localspec.chat.history.store import Store
 from localspec.chat.history.store_thread import StoreThread
-from localspec.chat.history.tree import PairReference, StoredConversation
+from localspec.chat.history.tree import (
+    AnsweredQuestion,
+    ConversationHeader,
+    ListedConversation,
+    MessageTree,
+    PairReference,
+    StoredConversation,
+)
 from localspec.chat.settings import ChatSettings
+from localspec.cli.answers import logs
 from localspec.engine.record.stats import FinishReason
 from localspec.errors import ConversationError, LocalspecError
+from localspec.ui.screens.history import entry
 
 PAGE = 4096
 LEAVES = (b"\x0a", b"\x0d")
@@ -253,6 +264,29 @@ def test_one_damaged_field_hides_nothing_and_is_told(
         "the conversation “question 2.0” is damaged (pair)",
         "the conversation “question 0.0” is damaged (speaker)",
     ]
+
+
+class OtherClock(datetime):
+    """Windows: no local time for what a damaged field holds."""
+
+    def astimezone(self, tz: tzinfo | None = None) -> NoReturn:
+        raise OSError(22, "Invalid argument")
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0.0, True), (1e11 - 1, True), (1e11 - 1, False)])
+def test_a_time_that_cannot_be_shown_hides_nothing(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, *, shown: bool
+) -> None:
+    if not shown:
+        monkeypatch.setattr(formats, "_EPOCH", OtherClock(1970, 1, 1, tzinfo=UTC))
+    header = ConversationHeader("c", "Rivers", PairReference(), created=seconds, updated=seconds)
+    told = AnsweredQuestion("c", "Rivers", "demo", seconds, "Which?", "The Danube.", None, {})
+    year = "5138-1" if seconds else "19"
+    wanted = f"{year if shown else '?'}"
+    assert f"  {wanted}" in entry(ListedConversation(header, 2), 1e12).plain
+    assert f", {wanted}" in to_markdown(StoredConversation(header, MessageTree()))
+    assert logs._text(told).startswith(f"── {wanted}")
+    assert logs._data(told)["time"].startswith(wanted)
 
 
 def test_a_damaged_file_is_put_aside_and_what_can_be_read_of_it_goes_on(

@@ -11,9 +11,9 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from datetime import datetime
 from typing import Any
 
+from localspec import formats
 from localspec.chat.conversation import Role
 from localspec.chat.history.tree import ConversationHeader, MessageNode, StoredConversation
 
@@ -31,7 +31,7 @@ _NOTE_END = " -->"
 def to_markdown(stored: StoredConversation) -> str:
     """The current path as Markdown."""
     header, path = stored.header, stored.tree.path()
-    day = datetime.fromtimestamp(header.created).astimezone().isoformat(" ", "minutes")
+    day = formats.moment(header.created, lambda when: when.isoformat(" ", "minutes"))
     pair = " ".join(header.pair.name.split())
     names = _names(pair)
     said = [(names[node.message.role], node.message.content) for node in path]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -47,7 +46,7 @@ def _text(told: AnsweredQuestion) -> str:
     """A question and its answer, under a line with the time and the pair."""
     tokens = told.figures.get("generated_tokens")
     parts = [
-        f"{_when(told):%Y-%m-%d %H:%M}",
+        formats.moment(told.time, lambda when: f"{when:%Y-%m-%d %H:%M}"),
         one_line(told.pair, 40),
         one_line(told.title, 60),
         f"{formats.count(tokens)} tokens" if isinstance(tokens, int) else "",
@@ -57,8 +56,5 @@ def _text(told: AnsweredQuestion) -> str:
 
 
 def _data(told: AnsweredQuestion) -> dict[str, Any]:
-    return asdict(told) | {"time": _when(told).isoformat(timespec="seconds")}
-
-
-def _when(told: AnsweredQuestion) -> datetime:
-    return datetime.fromtimestamp(told.time).astimezone()
+    when = formats.moment(told.time, lambda when: when.isoformat(timespec="seconds"))
+    return asdict(told) | {"time": when}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -48,8 +47,8 @@ def entry(listed: ListedConversation, now: float, current: str = "") -> Content:
         current: the id of the one on screen.
     """
     header = listed.header
-    when = datetime.fromtimestamp(header.updated).astimezone()
-    shown = f"{when:%H:%M}" if now - header.updated < _DAY_S / 2 else f"{when:%Y-%m-%d}"
+    form = "%H:%M" if now - header.updated < _DAY_S / 2 else "%Y-%m-%d"
+    shown = formats.moment(header.updated, lambda when: when.strftime(form))
     messages = formats.counted(listed.messages, "message")
     here = "on screen" if header.id == current else ""
     parts = [here, one_line(header.pair.name, 30), messages, one_line(listed.found, 120)]
