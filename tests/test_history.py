@@ -624,6 +624,23 @@ def test_what_could_not_be_written_is_written_later(
     assert said(user().load("q")) == ["q", "a", "q2", "a2", "q3", "a3"]
 
 
+def test_a_disk_that_is_full_again_is_told_again(path: Path, user: Callable[[], StoreUser]) -> None:
+    one = user()
+    one.flush()
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        for times in (1, 2):
+            other.execute("CREATE TRIGGER full BEFORE INSERT ON messages BEGIN"
+                          " SELECT raise(ABORT, 'database or disk is full'); END")  # fmt: skip
+            for question in ("q", "q2"):
+                one.turn(question, "a")
+                one.flush()
+                assert len(one.told) == times
+            other.execute("DROP TRIGGER full")
+            one.turn("q3", "a3")
+            one.flush()
+    assert len({error.message for error in one.told}) == 1
+
+
 def test_who_asks_can_go_away_or_fail_and_the_rest_is_written(
     user: Callable[[], StoreUser],
 ) -> None:

@@ -44,7 +44,8 @@ class StoreThread:
 
     Writing jobs that fail are kept and tried again before the next one and at the end, so that
     nothing is lost while a disk is full or a file is locked. A damaged file is renamed, and what
-    can be read of it is copied to a new one. Each problem is reported once.
+    can be read of it is copied to a new one. Each problem is reported once, and again if it comes
+    back after everything was written.
 
     Args:
         path: the store's file.
@@ -55,6 +56,7 @@ class StoreThread:
         self._path = path
         self._tell = tell
         self._told: set[str] = set()
+        self._passing: set[str] = set()  # those of `_told` that end once everything is written
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._unwritten: deque[Write] = deque()
         self._pieces: deque[tuple[str, Sequence[Span]]] = deque()  # one entry per round
@@ -122,6 +124,7 @@ class StoreThread:
                 self._open_again()
                 job()
                 self._write_pieces()
+                self._forget_what_passed()
                 self._tell_of_damage()
             self._open_again()
             self._catch_up()
@@ -136,6 +139,7 @@ class StoreThread:
         except Exception as error:
             self._later = _may_pass(error)
             self._refusal = store_error(error, self._path)
+            self._passing.add(self._refusal.message)
             self._trouble(self._refusal)
         return self._store
 
@@ -215,6 +219,7 @@ class StoreThread:
         try:
             self._done(job, store)
         except (sqlite3.Error, OSError) as error:
+            self._passing.add(store_error(error, self._path).message)
             self._trouble(store_error(error, self._path))
             return False
         except Exception as error:  # it would always fail, and block all others
@@ -246,6 +251,12 @@ class StoreThread:
             append = partial(Store.add_text, message=message, spans=spans)
             if self._store is not None and not self._is_settled(append, self._store):
                 self._pieces.appendleft((message, spans))  # tried again with the next round
+
+    def _forget_what_passed(self) -> None:
+        """Tell of a full disk again if there is another one, once everything is written."""
+        if self._store is not None and not (self._unwritten or self._pieces):
+            self._told -= self._passing
+            self._passing.clear()
 
     def _answer(self, job: Callable[[Store], Result], future: _Asked[Result]) -> None:
         # From here on the future cannot be cancelled. To set the result of a cancelled future would
