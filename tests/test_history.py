@@ -330,6 +330,28 @@ def test_what_was_deleted_long_ago_is_removed_for_good(
     store.close()
 
 
+def test_what_was_deleted_while_the_clock_was_ahead_goes_a_week_later(
+    path: Path, user: Callable[[], StoreUser], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, now = user(), time.time()
+    deleted = []
+    for question in ("first", "second", "third"):
+        one.record.fresh()
+        one.turn(question, "answer")
+        deleted.append(one.record.header.id)
+    one.flush()
+    for conversation, ahead in zip(deleted, (1e9, 0, 0), strict=True):
+        monkeypatch.setattr(time, "time", lambda it=ahead: now + it)
+        one.store_thread.ask(lambda s, it=conversation: s.delete(it)).result(10)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:  # a damaged field
+        other.execute("UPDATE conversations SET deleted = 1e300 WHERE id = ?", (deleted[2],))
+    for later in (60.0, KEEP_DELETED_S + 120):
+        monkeypatch.setattr(time, "time", lambda it=later: now + it)
+        Store(path).close()
+    with closing(Store(path)) as store:
+        assert [store.undelete(), store.undelete()] == ["third", None]
+
+
 def test_versions_of_questions_and_answers(user: Callable[[], StoreUser]) -> None:
     one = user()
     record = one.record

@@ -24,8 +24,11 @@ from localspec.limits import MAX_GAMMA
 
 Value = TypeVar("Value")
 
-Moment = Annotated[float, msgspec.Meta(ge=0, lt=1e11)]
-"""Seconds since 1970 that a clock could show, up to thousands of years from now."""
+LATEST = 1e11
+"""Seconds since 1970 that no clock shows: thousands of years from now."""
+
+Moment = Annotated[float, msgspec.Meta(ge=0, lt=LATEST)]
+"""Seconds since 1970 that a clock could show."""
 
 _IMPOSSIBLE = 1e12
 _RUN = re.compile(r"([defglt])([0-9]{1,15})")

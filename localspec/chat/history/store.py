@@ -21,6 +21,7 @@ from localspec import private
 from localspec.chat.conversation import RECALL
 from localspec.chat.events import Span
 from localspec.chat.history.fields import (
+    LATEST,
     Moment,
     header_of,
     node_of,
@@ -446,8 +447,15 @@ class Store:
         # Only what was certainly deleted on purpose, not what has a damaged field.
         where = "typeof(deleted) = 'real' AND deleted >= created AND deleted < ?"
         old = f"SELECT id FROM conversations WHERE {where}"  # noqa: S608
-        before = (time.time() - KEEP_DELETED_S,)
+        now = time.time()
+        before = (now - KEEP_DELETED_S,)
         with self._transaction():
+            self._db.execute(
+                # A clock was ahead: all that is deleted later would be stamped ahead, too.
+                "UPDATE conversations SET deleted = ?1 WHERE typeof(deleted) = 'real'"
+                f" AND created <= ?1 AND deleted > ?1 AND deleted < {LATEST}",  # noqa: S608
+                (now,),
+            )
             gone = self._db.execute(old, before).fetchall()
             for table in ("words", "messages", "drafts"):
                 self._db.execute(f"DELETE FROM {table} WHERE conversation IN ({old})", before)  # noqa: S608
