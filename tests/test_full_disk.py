@@ -42,6 +42,10 @@ class Disk:
     def make_room(self) -> None:
         self._filler.unlink()
 
+    def close(self) -> None:
+        """Let nothing be written any more."""
+        subprocess.run(["mount", "-o", "remount,ro", str(self.folder)], check=True)
+
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
@@ -110,6 +114,24 @@ def test_what_was_said_meanwhile_is_kept_once_there_is_room(disk: Disk) -> None:
     found = said(again.load("before"))
     assert found == ["before", "it was full", "while it is full", long, "after", "there is room"]
     assert again.store_thread.close(10)
+
+
+def test_what_was_said_can_be_read_on_a_disk_that_is_read_only(disk: Disk) -> None:
+    path = disk.folder / "a home?" / "conversations.db"
+    one = StoreUser(path)
+    one.turn("before", "it was open")
+    assert one.store_thread.close(10)
+    disk.close()
+    again = StoreUser(path)
+    assert said(again.load("before")) == ["before", "it was open"]
+    assert again.titles("open") == ["before"]
+    assert not again.told
+    again.turn("now", "it is not")
+    again.flush()
+    assert [error.message for error in again.told] == [
+        f"conversations cannot be kept in {path}: attempt to write a readonly database"
+    ]
+    assert not again.store_thread.close(10)
 
 
 def run(*arguments: str, **places: Path) -> subprocess.CompletedProcess[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import glob
 import json
+import os
 import re
 import sqlite3
 import time
@@ -49,6 +50,7 @@ from localspec.safe_text import encodable, one_line
 
 _BUSY_S = 5.0
 _AGAIN_S = 0.01
+_FIXED = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)  # where a disk is read-only
 _STEPS = 1000  # of SQLite between two questions whether its work is still wanted
 KEEP_DELETED_S = 7 * 24 * 3600.0
 _LISTED = 200
@@ -117,24 +119,40 @@ class Store:
         except OSError:
             if not path.exists():  # an existing file may still be readable
                 raise
-        self._db = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
+        self._path = path
+        try:
+            self._open(str(path))
+        except sqlite3.OperationalError as error:
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            if code not in _FIXED or os.access(path.parent, os.W_OK):
+                raise
+            # Write-ahead logging wants files next to this one, also to read it.
+            self._open(f"{path.absolute().as_uri()}?mode=ro&immutable=1", fixed=True)
+
+    def _open(self, place: str, *, fixed: bool = False) -> None:
+        """Open the file at a path, or a URI if it is `fixed`, and bring it up to date."""
+        self._db = sqlite3.connect(place, timeout=_BUSY_S, isolation_level=None, uri=fixed)
         self._db.text_factory = readable
         self._db.create_function("fold", 1, _fold, deterministic=True)
         self._db.create_function("extract", 2, _extract, deterministic=True)
-        self._path, self._file = path, path.stat()
+        self._file = self._path.stat()
         try:
             require_known(self._db)
-            back_up(self._db, path)
-            # Commits survive the end of the program at once, and a power cut after a moment.
-            self._write_ahead()
-            self._db.execute("PRAGMA synchronous = NORMAL")
-            migrate(self._db)
-            with suppress(sqlite3.OperationalError):  # a read-only file can still be listed
-                self._settle()
-                self._purge()
+            if not fixed:
+                self._bring_up_to_date()
         except BaseException:
             self._db.close()
             raise
+
+    def _bring_up_to_date(self) -> None:
+        back_up(self._db, self._path)
+        # Commits survive the end of the program at once, and a power cut after a moment.
+        self._write_ahead()
+        self._db.execute("PRAGMA synchronous = NORMAL")
+        migrate(self._db)
+        with suppress(sqlite3.OperationalError):  # a read-only file can still be listed
+            self._settle()
+            self._purge()
 
     def _write_ahead(self) -> None:
         """Switch to write-ahead logging, with retries.
