@@ -651,10 +651,23 @@ def test_wrong_bytes_are_thrown_away_and_said(hub_world: World, pair: tuple[Repo
 def test_a_spoilt_part_is_found_out(hub_world: World, pair: tuple[Repo, Repo]) -> None:
     file = remote(pair[0], "big-Q4_K_M.gguf")
     hub_cache.prepare(file)
-    download.part_path(file).write_bytes(bytes(1_000_000))
+    download.part_path(file).write_bytes(b"\1" * 1_000_000)
     with pytest.raises(DownloadCorrupt):
         download.fetch(file, "main", QUICK, ignore)
     assert sha256(download.fetch(file, "main", QUICK, ignore)) == file.etag
+
+
+@pytest.mark.parametrize(("kept", "zeros"), [(700_000, 1), (700_000, 1_200_000), (0, 5)])
+def test_zeros_that_a_power_cut_left_at_the_end_of_a_part_are_fetched_again(
+    hub_world: World, pair: tuple[Repo, Repo], kept: int, zeros: int
+) -> None:
+    file = remote(pair[0], "big-Q4_K_M.gguf")
+    content = pair[0].files[file.name]
+    assert isinstance(content, bytes)
+    hub_cache.prepare(file)
+    download.part_path(file).write_bytes(content[:kept] + bytes(zeros))
+    assert sha256(download.fetch(file, "main", QUICK, ignore)) == file.etag
+    assert hub_world.server.sent("Big-GGUF") == file.size - kept
 
 
 def test_a_part_that_is_too_long_is_begun_anew(hub_world: World, pair: tuple[Repo, Repo]) -> None:
@@ -751,7 +764,7 @@ def test_a_part_whose_header_is_damaged_is_no_dead_end(
     file = remote(pair[0], "big-Q4_K_M.gguf")
     part = download.part_path(file)
     part.parent.mkdir(parents=True)
-    part.write_bytes(bytes(1_000_000))  # zeros, as a power cut may leave them
+    part.write_bytes(bytes(999_999) + b"\1")  # zeros, but not at its end, which are fetched again
     arguments = ("pull", "ann/Big-GGUF", "--draft", "ann/Small-GGUF")
     done = hub_world.run(*arguments)
     assert done.code == 1

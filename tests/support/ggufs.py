@@ -67,7 +67,10 @@ def model(
     tokenizer: str = "gpt2",
     weights: str = "w",
 ) -> bytes:
-    """A whole file: a vocabulary and `n_bytes` (a multiple of 32) of random weights."""
+    """A whole file: a vocabulary and `n_bytes` (a multiple of 32) of random weights.
+
+    No byte of them is zero, as a pull cuts zeros off the end of what an earlier one left.
+    """
     metadata = [
         ("general.architecture", STRING, architecture),
         ("general.name", STRING, f"Test {seed}"),
@@ -81,7 +84,7 @@ def model(
         *(one for one in experts(architecture) if one[0] not in [key for key, *_ in extra]),
         *extra,
     ]
-    data = random.Random(seed).randbytes(n_bytes)
+    data = random.Random(seed).randbytes(n_bytes).replace(b"\0", b"\1")
     return header(metadata, [tensor(weights, [n_bytes // 4], 0, 0)]) + data
 
 

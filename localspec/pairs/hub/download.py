@@ -172,6 +172,7 @@ class _Fetching:
                 raise HubError(f"{path} is not a file", "Delete it and run the same command again.")
             if part.tell() > self._file.size:
                 part.truncate(0)
+            _cut_zeros(part)
             digest = self._hash(part)
             self._done = part.tell()
             self.tell("fetching")
@@ -230,6 +231,20 @@ def _open_safely(path: str, flags: int) -> int:
     """Open without following a link, and without waiting for the other end of a named pipe."""
     safely = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     return os.open(path, flags | safely, 0o666)
+
+
+def _cut_zeros(part: Any) -> None:
+    """Cut zeros off the end of a file, which are fetched again.
+
+    After a power cut, NTFS and exFAT have them in place of bytes that never reached the disk.
+    """
+    end, block = os.fstat(part.fileno()).st_size, b""
+    while end and not block:
+        begin = max(0, end - _HASH_BLOCK)
+        part.seek(begin)
+        block = part.read(end - begin).rstrip(b"\0")
+        end = begin + len(block)
+    part.truncate(end)
 
 
 def _push_out(handle: int, begin: int, end: int) -> None:
