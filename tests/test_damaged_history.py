@@ -372,6 +372,34 @@ def test_a_conversation_whose_file_is_deleted_is_kept_whole_in_a_new_one(tmp_pat
         ]
 
 
+def test_what_was_said_while_another_program_rescued_the_file_is_kept(tmp_path: Path) -> None:
+    path, copy = tmp_path / "conversations.db", tmp_path / "copy.db"
+    store_thread = StoreThread(path, lambda error: pytest.fail(str(error)))
+    store_thread.start()
+    record = ConversationRecord(store_thread, PairReference("demo", "demo"))
+
+    def turn(question: str) -> None:
+        record.begin(question, ChatSettings())
+        record.end(Message(Role.ASSISTANT, f"{question}!", FinishReason.STOP), {})
+        store_thread.ask(lambda store: store.draft("")).result(10)
+
+    turn("one")
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("VACUUM INTO ?", (str(copy),))
+    turn("two")  # in the file that is put aside alone
+    with closing(sqlite3.connect(copy)) as db:
+        db.execute("UPDATE messages SET content = 'as it was read' WHERE content = 'one!'")
+        db.commit()
+    rescue._put_aside(path)
+    copy.replace(path)
+    turn("three")
+    assert store_thread.close(10)
+    with closing(Store(path)) as store:
+        kept = [node.message.content for node in store.load(record.header.id).tree.path()]
+        assert kept == ["one", "as it was read", "two", "two!", "three", "three!"]
+        assert len(store.listed("two")) == 1
+
+
 def test_a_store_that_another_program_rescues_is_not_taken_for_deleted(tmp_path: Path) -> None:
     path = tmp_path / "conversations.db"
     with closing(Store(path)) as store:

@@ -64,6 +64,10 @@ _QUESTION = (
     " WHERE up.role IN ('tool', 'assistant'))"
     " SELECT content FROM up WHERE role NOT IN ('tool', 'assistant') LIMIT 1"
 )
+_RENEW = (
+    "UPDATE SET content = excluded.content, finish = excluded.finish,"
+    " origins = excluded.origins, figures = excluded.figures"
+)
 _COUNT = "SELECT count(*) FROM messages m WHERE m.conversation = c.id"
 _NEWEST = "SELECT max(number) FROM messages m WHERE m.conversation = c.id"
 # The first message of each conversation that a search finds, and the text around its match. They
@@ -196,18 +200,19 @@ class Store:
     def save(
         self,
         header: ConversationHeader,
-        nodes: Iterable[MessageNode],
+        nodes: Sequence[MessageNode],
         leaf: str | None,
         earlier: Iterable[MessageNode] = (),
     ) -> None:
         """Write new or changed nodes of a conversation, and the end of its current path.
 
         The title is written only once, because it may have been changed since. A conversation that
-        was deleted meanwhile is restored: with the `earlier` nodes, if its file was deleted.
+        was deleted meanwhile is restored: with the `earlier` nodes, if its file was deleted, or put
+        aside while these were written.
         """
         with self._transaction():
-            if not self._knows(header.id):
-                nodes = (*earlier, *nodes)
+            if self._knows(header.id) and not self._lacks_parent(nodes):
+                earlier = ()
             self._db.execute(
                 "INSERT INTO conversations (id, title, created, updated, pair, parameters, leaf)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET"
@@ -218,6 +223,8 @@ class Store:
                     *(_json(asdict(header.pair)), _json(header.parameters), leaf),
                 ),
             )
+            for node in earlier:
+                self._save_node(header.id, node, "NOTHING")
             for node in nodes:
                 self._save_node(header.id, node)
 
@@ -405,28 +412,31 @@ class Store:
         known = self._db.execute("SELECT 1 FROM conversations WHERE id = ?", (conversation,))
         return known.fetchone() is not None
 
+    def _lacks_parent(self, nodes: Sequence[MessageNode]) -> bool:
+        parents = {node.parent for node in nodes} - {None, *(node.id for node in nodes)}
+        return any(self._db.execute(_NUMBER, (one,)).fetchone() is None for one in parents)
+
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         self._db.execute("BEGIN IMMEDIATE")
         with self._db:  # commits, or rolls back
             yield
 
-    def _save_node(self, conversation: str, node: MessageNode) -> None:
+    def _save_node(self, conversation: str, node: MessageNode, if_there: str = _RENEW) -> None:
         message = node.message
         content = encodable(message.content)
-        self._db.execute(
-            "INSERT INTO messages"
+        changed = self._db.execute(
+            "INSERT INTO messages"  # noqa: S608
             " (id, conversation, parent, role, content, finish, origins, figures, created)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET"
-            " content = excluded.content, finish = excluded.finish,"
-            " origins = excluded.origins, figures = excluded.figures",
+            f" VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO {if_there}",
             (
                 *(node.id, conversation, node.parent, message.role.value, content),
                 *(message.finish, pack(message.spans), _json(node.figures), time.time()),
             ),
         )
-        self._db.execute("DELETE FROM pieces WHERE message = ?", (node.id,))
-        self._index(node.id, conversation, content)
+        if changed.rowcount:
+            self._db.execute("DELETE FROM pieces WHERE message = ?", (node.id,))
+            self._index(node.id, conversation, content)
 
     def _index(self, message: str, conversation: str, content: str) -> None:
         self._db.execute(f"DELETE FROM words WHERE rowid = ({_NUMBER})", (message,))  # noqa: S608
@@ -471,8 +481,8 @@ class Store:
             self._db.execute(
                 # A clock was ahead: all that is deleted later would be stamped ahead, too.
                 "UPDATE conversations SET deleted = ?1 WHERE typeof(deleted) = 'real'"
-                f" AND created <= ?1 AND deleted > ?1 AND deleted < {LATEST}",  # noqa: S608
-                (now,),
+                " AND created <= ?1 AND deleted > ?1 AND deleted < ?2",
+                (now, LATEST),
             )
             gone = self._db.execute(old, before).fetchall()
             for table in ("words", "messages", "drafts"):
