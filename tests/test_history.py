@@ -20,9 +20,11 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from localspec.chat.conversation import RECALL, Message, Role
@@ -572,6 +574,32 @@ def test_many_programs_write_at_once(path: Path) -> None:
     store = Store(path)
     assert sorted(one.messages for one in store.listed()) == [30, 30]
     store.close()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows does not tell")
+@pytest.mark.parametrize(
+    ("home", "within", "journal"),
+    [
+        *(("nfs4", "", "delete"), ("smbfs", "", "delete"), ("fuse.sshfs", "", "delete")),
+        *(("btrfs", "", "wal"), ("nfs", "btrfs", "wal"), ("btrfs", "nfs", "delete")),
+    ],
+)
+def test_on_another_machines_disk_nothing_is_written_ahead(
+    path: Path, monkeypatch: pytest.MonkeyPatch, home: str, within: str, journal: str
+) -> None:
+    Store(path).close()
+    mounted = [("/", "ext4"), (str(path.parents[1]), home), (str(path.parent / "other"), "nfs")]
+    mounted += [(str(path.parent), within)] if within else []
+    parts = [SimpleNamespace(mountpoint=at, fstype=kind) for at, kind in mounted]
+    monkeypatch.setattr(os, "major", lambda _: 0, raising=False)
+    monkeypatch.setattr(psutil, "disk_partitions", lambda *, all: parts)  # noqa: A006
+    for _ in range(2):
+        with closing(Store(path)) as store:
+            store.save_draft("", "typed")
+            assert store._db.execute("PRAGMA journal_mode").fetchone() == (journal,)
+    with closing(Store(path)) as one, closing(Store(path)) as other:
+        one.save_draft("", "more", "typed")
+        assert other.draft("") == "more"
 
 
 @pytest.mark.slow

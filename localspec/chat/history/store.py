@@ -10,6 +10,7 @@ import json
 import os
 import re
 import sqlite3
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -51,6 +52,8 @@ from localspec.safe_text import encodable, one_line
 _BUSY_S = 5.0
 _AGAIN_S = 0.01
 _FIXED = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)  # where a disk is read-only
+# File systems of other machines, which share no memory: write-ahead logging needs that.
+_REMOTE = re.compile(r"nfs4?|cifs|smb\w*|afpfs|lustre|9p|fuse\.sshfs")
 _STEPS = 1000  # of SQLite between two questions whether its work is still wanted
 KEEP_DELETED_S = 7 * 24 * 3600.0
 _LISTED = 200
@@ -150,9 +153,13 @@ class Store:
 
     def _bring_up_to_date(self) -> None:
         back_up(self._db, self._path)
-        # Commits survive the end of the program at once, and a power cut after a moment.
-        self._write_ahead()
-        self._db.execute("PRAGMA synchronous = NORMAL")
+        if _is_remote(self._path.parent):
+            with suppress(sqlite3.OperationalError):  # an older localspec has the file open
+                self._db.execute("PRAGMA journal_mode = DELETE")
+        else:
+            # Commits survive the end of the program at once, and a power cut after a moment.
+            self._write_ahead()
+            self._db.execute("PRAGMA synchronous = NORMAL")
         migrate(self._db)
         with suppress(sqlite3.OperationalError):  # a read-only file can still be listed
             self._settle()
@@ -495,6 +502,23 @@ class Store:
         """Delete a conversation's files outside the store."""
         for folder in (STATES, PAST):
             forget(self._path.with_name(folder), conversation)
+
+
+def _is_remote(folder: Path) -> bool:
+    """Whether a folder lies on another machine's disk, as far as the system tells."""
+    if sys.platform == "win32":
+        return False  # it does not tell
+    if sys.platform == "linux" and os.major(folder.stat().st_dev):
+        return False  # a disk of this machine: others have no number
+    import psutil  # noqa: PLC0415 - the first frame does without
+
+    try:
+        every, place = psutil.disk_partitions(all=True), folder.resolve()
+    except OSError:
+        return False
+    around = [one for one in every if place.is_relative_to(one.mountpoint)]
+    kind = max(around, key=lambda one: len(one.mountpoint)).fstype if around else ""
+    return _REMOTE.fullmatch(kind) is not None
 
 
 def _fold(raw: bytes | None) -> str:
