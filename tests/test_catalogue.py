@@ -442,7 +442,8 @@ def test_a_damaged_catalogue_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(catalogue, "in_clone", lambda: True)
     with pytest.raises(LocalspecError, match="cannot be read") as damaged:
         catalogue.pairs()
-    assert damaged.value.remedy == f"Restore it: git -C {tmp_path} restore catalogue.toml"
+    folder = shlex.quote(str(tmp_path))
+    assert damaged.value.remedy == f"Restore it: git -C {folder} restore catalogue.toml"
     path.unlink()
     with pytest.raises(LocalspecError, match="cannot be read"):
         catalogue.pairs()
