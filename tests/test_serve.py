@@ -453,7 +453,7 @@ def test_a_prompt_that_does_not_fit_is_told_with_both_numbers(client: openai.Ope
     assert caught.value.code == "context_length_exceeded"
     body: Any = caught.value.body
     assert body["n_prompt_tokens"] > body["n_ctx"] == 1024
-    said = "this model's maximum context length is 1024 tokens, and the prompt has"
+    said = "This model's maximum context length is 1024 tokens, and the prompt has"
     assert body["message"].startswith(f"{said} {body['n_prompt_tokens']} tokens.")
     assert body["param"] == "messages"
     with pytest.raises(openai.BadRequestError) as caught:

@@ -199,8 +199,8 @@ def _overflows(begun: PromptMade, job: QueuedRequest) -> bool:
 def _too_long(begun: PromptMade, param: str) -> Refusal:
     return Refusal(
         400,
-        # Agents look for these first words to see that they have to sum up.
-        f"this model's maximum context length is {begun.context_size} tokens, and the prompt has"
+        # Agents look for these first words, spelt as OpenAI does, to see that they have to sum up.
+        f"This model's maximum context length is {begun.context_size} tokens, and the prompt has"
         f" {begun.prompt_tokens} tokens. Shorten it, or start localspec with a larger --ctx-size.",
         code=OVERFLOW,
         param=param,
