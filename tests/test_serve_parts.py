@@ -1002,6 +1002,16 @@ def test_a_chats_whole_number_too_and_what_templates_get_stays(field: str) -> No
     assert type(asked.chat_template_kwargs["budget"]) is float
 
 
+def test_of_a_limits_names_llama_servers_goes_first() -> None:
+    names = ("n_predict", "max_completion_tokens", "max_tokens")
+    for first in range(3):
+        given = {name: i for i, name in enumerate(names) if i >= first}
+        for kind, text in ((ChatRequest, {"messages": [{"role": "user", "content": "hi"}]}),
+                           (CompletionRequest, {"prompt": "hi"})):  # fmt: skip
+            asked = parsed(json.dumps(text | given).encode(), kind).core()
+            assert asked.limit == first
+
+
 def test_a_whole_number_may_be_written_with_a_point_within_an_object_too() -> None:
     said = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4e1}
     thinking = {"thinking": {"type": "enabled", "budget_tokens": 1024.0}}

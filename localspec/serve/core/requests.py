@@ -75,7 +75,8 @@ class AnswerOptions(_ChainFields, kw_only=True):
 
     Attributes:
         model: the name of a pair.
-        n_predict: llama-server's name for `max_tokens`; it goes first.
+        n_predict, max_completion_tokens: other names of `max_tokens`; in this order they go first,
+            as with llama-server.
         gamma, accept: extensions of localspec: the draft length and the acceptance rule.
         draft: extension: which loaded drafters may draft: ``auto``, ``none``, or names separated by
             commas.
@@ -87,6 +88,7 @@ class AnswerOptions(_ChainFields, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
     n_predict: Count | None = None
     logit_bias: dict[str, float] | None = None
     seed: Seed | None = None
@@ -102,7 +104,8 @@ class AnswerOptions(_ChainFields, kw_only=True):
     @property
     def limit(self) -> int | None:
         """Tokens to generate at most; None for the server's setting."""
-        return self.max_tokens if self.n_predict is None else self.n_predict
+        names = (self.n_predict, self.max_completion_tokens, self.max_tokens)
+        return next((each for each in names if each is not None), None)
 
     @property
     def drafters(self) -> tuple[str, ...] | None:

@@ -19,7 +19,6 @@ from localspec.serve.core.request_tools import FunctionTool, NamedFunction, Tool
 from localspec.serve.core.requests import (
     MOST_TOOLS,
     ConversationRequest,
-    Count,
     Top,
     format_rule,
     thoughts_of,
@@ -203,7 +202,6 @@ class ChatRequest(ProtocolRequest):
     """``POST /v1/chat/completions``."""
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
-    max_completion_tokens: Count | None = None
     response_format: ResponseFormat | None = None
     tools: Annotated[list[ListedFunction | ListedCustom], Meta(max_length=MOST_TOOLS)] | None = None
     tool_choice: (
@@ -221,7 +219,6 @@ class ChatRequest(ProtocolRequest):
         Raises:
             Refusal: the request is invalid.
         """
-        limit = self.max_completion_tokens
         reasoning, effort = thoughts_of(self.reasoning_effort)
         variables = self.chat_template_kwargs or {}
         last = last_question(message.role for message in self.messages)
@@ -229,7 +226,7 @@ class ChatRequest(ProtocolRequest):
         return ConversationRequest(
             self,
             [message.said(i, lenient=i < last) for i, message in enumerate(self.messages)],
-            limit=self.limit if limit is None else limit,
+            limit=self.limit,
             tools=[FunctionTool("function", tool.told) for tool in self.tools or ()],
             choice=self._choice(),
             parallel=self.parallel_tool_calls is not False,
