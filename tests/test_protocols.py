@@ -734,6 +734,27 @@ def test_a_picture_from_a_tool_does_not_end_an_agents_session() -> None:
     assert told.text == named
 
 
+def test_a_picture_that_the_user_says_after_a_tools_result_is_the_tools() -> None:
+    """Agents put it there where a result may only be text; a question after it is one again."""
+    named = "[an image, which this model cannot read]"
+    results = {
+        CHAT: [{"role": role, "content": "a.png"} for role in ("tool", "function")],
+        RESPONSES: [
+            {"type": f"{kind}_output", "call_id": "1", "output": "a.png"}
+            for kind in ("function_call", "custom_tool_call")
+        ],
+    }
+    for path, ways in results.items():
+        field = "input" if path == RESPONSES else "messages"
+        shown = {"role": "user", "content": [PICTURES[path]]}
+        for result in ways:
+            found = core(path, **{field: [*ASKED, result, shown]}).messages
+            assert [one.text for one in found] == ["a", "a.png", named]
+            with pytest.raises(Refusal, match="reads text, not") as caught:
+                core(path, **{field: [*ASKED, result, shown, shown]})
+            assert caught.value.param == f"{field}[3].content[0]"
+
+
 PICTURES = {
     CHAT: {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}},
     MESSAGES: {"type": "image", "source": {"type": "base64", "data": "x"}},

@@ -278,7 +278,7 @@ class MessagesRequest(ProtocolRequest):
         """What is asked; a limit may be missing."""
         last = last_question(message.role for message in self.messages)
         messages = [
-            one for i, turn in enumerate(self.messages) for one in turn.said(i, lenient=i < last)
+            one for i, turn in enumerate(self.messages) for one in turn.said(i, lenient=i != last)
         ]
         if system := self._system():
             messages.insert(0, ToldMessage("system", system))

@@ -33,6 +33,7 @@ from localspec.serve.protocols.free_text import (
     input_of,
 )
 from localspec.serve.protocols.protocol_types import (
+    RESULTS,
     Document,
     ProtocolRequest,
     StreamEvent,
@@ -101,7 +102,7 @@ class ChatMessage(Struct):
         Raises:
             Refusal: a part of it is not text, unless `lenient`.
         """
-        lenient = lenient or self.role in ("tool", "function")
+        lenient = lenient or self.role in RESULTS
         text = only_text(self.content, f"messages[{i}].content", _TEXTS, lenient=lenient)
         match self.role:
             case "system" | "developer":
@@ -225,7 +226,7 @@ class ChatRequest(ProtocolRequest):
         require_shallow(variables, "chat_template_kwargs")
         return ConversationRequest(
             self,
-            [message.said(i, lenient=i < last) for i, message in enumerate(self.messages)],
+            [message.said(i, lenient=i != last) for i, message in enumerate(self.messages)],
             limit=self.limit,
             tools=[FunctionTool("function", tool.told) for tool in self.tools or ()],
             choice=self._choice(),

@@ -44,7 +44,8 @@ from localspec.serve.refusals import OVERFLOW, Refusal
 _TEXTS = ("text", "input_text", "output_text", "refusal", "summary_text", "reasoning_text")
 _PLAIN = {"type": "text"}
 _CALLS = ("function_call", "custom_tool_call")
-_READ = ("message", "reasoning", *_CALLS, "function_call_output", "custom_tool_call_output")
+_OUTPUTS = ("function_call_output", "custom_tool_call_output")
+_READ = ("message", "reasoning", *_CALLS, *_OUTPUTS)
 # What only a server that stores responses can do; the values that ask for nothing.
 _STORED = {"previous_response_id": (None, ""), "conversation": (None,), "background": (None, False)}
 
@@ -100,14 +101,16 @@ def _items(given: Sequence[dict[str, Any]], offered: OfferedTools) -> Iterator[T
     Raises:
         Refusal: an item has another form, or is only a reference.
     """
-    last = last_question(item.get("role") for item in given)
+    last = last_question(
+        "tool" if item.get("type") in _OUTPUTS else item.get("role") for item in given
+    )
     for i, item in enumerate(given):
         told, place = {key: of for key, of in item.items() if of is not None}, f"input[{i}]"
         kind = told.get("type", "message")
         if kind == "item_reference":
             raise Refusal(400, "items are not stored: send them whole", param=place)
         if kind in _READ:
-            yield converted(told, InputItem, place).said(place, offered, lenient=i < last)
+            yield converted(told, InputItem, place).said(place, offered, lenient=i != last)
 
 
 class TextFormat(Struct, omit_defaults=True):

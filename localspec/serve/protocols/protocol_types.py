@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, ClassVar, TypeAlias
 
 import msgspec
@@ -17,6 +18,8 @@ from localspec.serve.refusals import Refusal
 Document: TypeAlias = dict[str, Any]
 StreamEvent: TypeAlias = tuple[str, Document]
 """An event of a stream: its name, empty for none, and its data."""
+RESULTS = ("tool", "function")
+"""The roles of a tool's result."""
 
 
 class ReplyWriter(ABC):
@@ -105,14 +108,20 @@ def encoded(events: Iterable[StreamEvent]) -> bytes:
 
 
 def last_question(roles: Iterable[Any]) -> int:
-    """The place of the user's last message: pictures in those before it are not refused.
+    """The place of the user's last question: pictures in other messages are not refused.
 
-    Clients repeat these in every request, so that a refusal would end their session.
+    Clients repeat these in every request, so that a refusal would end their session. What the user
+    says right after a tool's result asks nothing: agents put the tool's picture there.
 
     Args:
-        roles: of the messages, or anything else where a place has none.
+        roles: of the messages, or anything else where a place has none; of a result ``tool``.
     """
-    return max((i for i, role in enumerate(roles) if role == "user"), default=0)
+    asked = (
+        i
+        for i, (before, role) in enumerate(pairwise((None, *roles)))
+        if role == "user" and before not in RESULTS
+    )
+    return max(asked, default=0)
 
 
 def unread(kind: str) -> str:
@@ -142,7 +151,7 @@ def only_text(
         place: where the content stands in the request.
         kinds: the types of parts that are text.
         lenient: name other parts in the text instead of refusing them. Results of tools need this,
-            as messages before the `last_question` do.
+            as messages other than the `last_question` do.
 
     Raises:
         Refusal: a part is something else, such as an image, unless `lenient`.
