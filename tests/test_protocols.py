@@ -1102,6 +1102,7 @@ def test_a_stream_of_responses_that_fills_the_context_fails(reason: FinishReason
     assert last["status"] == ("failed" if full else "incomplete")
     assert (last["error"] or {}).get("code") == ("context_length_exceeded" if full else None)
     assert last["usage"]["input_tokens"] == 30
+    assert last["timings"] == document["timings"]
     assert (document["status"], document["error"]) == ("incomplete", None)
 
 

@@ -329,8 +329,7 @@ class ResponsesWriter(ReplyWriter):
             return self.failed(Refusal(400, said, code=OVERFLOW))
         status = self._status()
         last = list(self._closed(status))
-        whole = {**self._response(status), "timings": timings(self.answer.stats)}
-        return [*last, self._event(f"response.{status}", response=whole)]
+        return [*last, self._event(f"response.{status}", response=self._response(status))]
 
     def failed(self, refusal: Refusal) -> list[StreamEvent]:
         """The end of the last item, and the response with the error."""
@@ -343,7 +342,7 @@ class ResponsesWriter(ReplyWriter):
         """The whole response."""
         status = self._status()
         list(self._closed(status))
-        return {**self._response(status), "timings": timings(self.answer.stats)}
+        return self._response(status)
 
     def _status(self) -> str:
         end = self.answer.end
@@ -376,12 +375,13 @@ class ResponsesWriter(ReplyWriter):
             "tools": [one for one in asked.tools or () if one.get("type") in KINDS],
             "top_p": getattr(asked, "top_p", None),
             "truncation": "disabled",
-            "usage": self._usage() if self.answer.end is not None else None,
+            "usage": None,
+            **(self._figures() if self.answer.end is not None else {}),
         }
 
-    def _usage(self) -> Document:
+    def _figures(self) -> Document:
         generated = self.answer.stats.generated_tokens
-        return {
+        usage = {
             "input_tokens": self.answer.prompt_tokens,
             "input_tokens_details": {
                 "cached_tokens": self.answer.cached_tokens,
@@ -391,6 +391,7 @@ class ResponsesWriter(ReplyWriter):
             "output_tokens_details": {"reasoning_tokens": self.answer.thought_tokens},
             "total_tokens": self.answer.prompt_tokens + generated,
         }
+        return {"usage": usage, "timings": timings(self.answer.stats)}
 
     def _of_item(self, event: str, /, **data: Any) -> StreamEvent:
         """An event of the item that is being written."""
