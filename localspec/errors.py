@@ -199,17 +199,22 @@ def in_words(error: Exception) -> tuple[str, str]:
     )
 
 
-_MORE_PROCESSES: Final = "Allow more processes and threads (ulimit -u), or close other programs."
 # What the system may lack, and the remedy.
 _STRAINS: Final = {
     errno.ENOSPC: "Make room on the disk.",
     errno.EDQUOT: "Make room on the disk.",
     errno.EMFILE: "Allow more open files (ulimit -n).",
     errno.ENFILE: "Close other programs.",
-    errno.EAGAIN: _MORE_PROCESSES,
+    errno.EAGAIN: "Allow more processes and threads (ulimit -u), or close other programs.",
     errno.ENOMEM: "Close other programs, or choose a smaller pair.",
-    errno.EFBIG: "Allow larger files (ulimit -f).",
+    errno.EFBIG: "Use a disk of another format, or allow larger files (ulimit -f).",
     errno.EIO: "Check the disk or the terminal: it does not respond.",
+}
+# Windows has no such limits to raise.
+_STRAINS_OF_WINDOWS: Final = {
+    errno.EMFILE: "Start localspec again: it holds too many files.",
+    errno.EAGAIN: "Close other programs.",
+    errno.EFBIG: "Use a disk of another format.",
 }
 _REFUSED: Final = {
     errno.EACCES: "Check its permissions.",
@@ -218,15 +223,15 @@ _REFUSED: Final = {
 }
 
 
-def _way(remedy: str) -> str:
-    """Windows has no limits to raise."""
-    return "Close other programs." if os.name == "nt" and "ulimit" in remedy else remedy
+def _way(strain: int) -> str:
+    own = _STRAINS_OF_WINDOWS.get(strain) if os.name == "nt" else None
+    return own or _STRAINS[strain]
 
 
 def of_system(error: BaseException) -> tuple[str, str] | None:
     """Message and remedy for an error of the system or the installation; None for any other."""
     if isinstance(error, RuntimeError) and "start new thread" in str(error):
-        return "no further thread can be started", _way(_MORE_PROCESSES)
+        return "no further thread can be started", _way(errno.EAGAIN)
     if isinstance(error, ImportError):
         return of_import(error)
     return _of_os(error) if isinstance(error, OSError) else None
@@ -314,7 +319,7 @@ def _of_os(error: OSError) -> tuple[str, str] | None:
     said = error.strerror or str(error)
     path = shortened(str(error.filename), 200) if error.filename else ""
     if error.errno in _STRAINS:
-        return f"{path}: {said}" if path else said, _way(_STRAINS[error.errno])
+        return f"{path}: {said}" if path else said, _way(error.errno)
     if path:
         way = _REFUSED.get(error.errno or 0, "Check that path, and what names it.")
         return f"{path} cannot be used: {said}", way

@@ -10,6 +10,7 @@ import signal
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NoReturn
 
 import pytest
@@ -375,11 +376,16 @@ def test_a_branch_can_be_read_by_those_who_can_read_the_cache(hub_world: World, 
 def test_no_room_and_no_file_that_large_are_told_apart(
     repo: Repo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for number, words in ((errno.ENOSPC, "the disk is full"), (errno.EFBIG, "as large on this")):
+    told = [(errno.ENOSPC, "posix", "the disk is full", ""),
+            (errno.EFBIG, "posix", "as large on this", "ulimit -f"),
+            (errno.EFBIG, "nt", "as large on this", "another format.")]  # fmt: skip
+    for number, system, words, way in told:
 
         def fail(*_: object, number: int = number, **__: object) -> None:
             raise OSError(number, os.strerror(number))
 
         monkeypatch.setattr(hub, "receive_file", fail)
-        with pytest.raises(NotEnoughDisk, match=words):
+        monkeypatch.setattr(download, "os", SimpleNamespace(**{**vars(os), "name": system}))
+        with pytest.raises(NotEnoughDisk, match=words) as refused:
             download.fetch(remote(repo), "main", RetryPolicy(), lambda _: None)
+        assert way in refused.value.remedy

@@ -665,10 +665,14 @@ def test_a_thread_that_cannot_be_started_is_told() -> None:
 def test_on_windows_no_limit_is_to_be_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(errors, "os", SimpleNamespace(name="nt", environ={}))
     thread = RuntimeError("can't start new thread")
-    for one in (thread, OSError(errno.EMFILE, "too many"), OSError(errno.EAGAIN, "no more")):
+    helps = {errno.EMFILE: "Start localspec again", errno.EFBIG: "a disk of another format."}
+    for one in (thread, *(OSError(number, os.strerror(number)) for number in errors._STRAINS)):
         said = of_system(one)
         assert said is not None
-        assert said[1] == "Close other programs."
+        assert "ulimit" not in said[1]
+        number = one.errno if isinstance(one, OSError) else errno.EAGAIN
+        assert helps.get(number or 0, "") in said[1]
+    assert of_system(thread) == ("no further thread can be started", "Close other programs.")
 
 
 def test_an_error_that_names_nothing_stays_a_fault() -> None:

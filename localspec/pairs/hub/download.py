@@ -132,7 +132,8 @@ def _disk_error(file: RemoteFile, error: OSError) -> HubError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):  # disk, quota
         return NotEnoughDisk(f"the disk is full: {kept}", f"Make room. {CONTINUES}")
     if error.errno == errno.EFBIG:  # as on FAT32 from 4 GB
-        other = "Set HF_HOME to a folder on another disk, or allow larger files (ulimit -f)."
+        raised = "" if os.name == "nt" else ", or allow larger files (ulimit -f)"
+        other = f"Set HF_HOME to a folder on a disk of another format{raised}."
         return NotEnoughDisk(f"no file may be as large on this disk: {kept}", other)
     where = f"{file.name} cannot be written to {hub_cache.cache_folder()}"
     remedy = "Check the folder's permissions, or set HF_HOME to another."
