@@ -172,14 +172,22 @@ def test_a_refusal_without_a_token_blames_none(hub_world: World, one: RemoteFile
     check_failure(hub_world, str(ONE), f"access to {one.repo} is refused (status 403)", "firewall")
 
 
-@pytest.mark.parametrize("variable", ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
+@pytest.mark.parametrize(
+    ("variable", "named"),
+    [
+        ("HF_HUB_OFFLINE", "HF_HUB_OFFLINE"),
+        ("TRANSFORMERS_OFFLINE", "TRANSFORMERS_OFFLINE"),
+        ("OF_NO_MEANING", "HF_HUB_OFFLINE"),
+    ],
+)
 def test_offline_mode_is_named(
-    hub_world: World, one: RemoteFile, monkeypatch: pytest.MonkeyPatch, variable: str
+    hub_world: World, one: RemoteFile, monkeypatch: pytest.MonkeyPatch, variable: str, named: str
 ) -> None:
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(variable, "1")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    check_failure(hub_world, str(ONE), "offline mode is on", f"Unset {variable}.")
+    check_failure(hub_world, str(ONE), "offline mode is on", f"Unset {named}.")
     assert hub_world.server.seen == []
 
 

@@ -170,8 +170,9 @@ def translated(reference: Reference) -> Iterator[None]:
         yield
     except errors.OfflineModeIsEnabled:
         what = f"{reference.repo} cannot be looked up: offline mode is on"
-        named = filter(os.environ.get, ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
-        raise HubOffline(what, f"Unset {' and '.join(named)}.") from None
+        names = "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"
+        named = " and ".join(filter(os.environ.get, names)) or names[0]
+        raise HubOffline(what, f"Unset {named}.") from None
     except errors.HfHubHTTPError as error:
         raise _from_status(error, reference) from None
     except broken as error:
