@@ -298,8 +298,8 @@ def test_of_the_hubs_variables_the_wrong_one_is_named(monkeypatch: pytest.Monkey
     monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "soon")
     monkeypatch.setenv("HF_HOME", "/somewhere")
     wrong = ValueError("invalid literal for int() with base 10: 'soon'")
-    assert cache.settings_of(wrong) == "HF_HUB_ETAG_TIMEOUT"
-    assert cache.settings_of(ValueError("Invalid IPv6 URL")).startswith("one of HF_")
+    assert cache.faulty_variable(wrong) == "HF_HUB_ETAG_TIMEOUT"
+    assert cache.faulty_variable(ValueError("Invalid IPv6 URL")).startswith("one of HF_")
 
 
 @pytest.mark.parametrize("token", ["\x1b[200~hf_secret", "hf_secr\xe9t", "\ufeffhf_secret"])
