@@ -166,7 +166,10 @@ def test_the_help_has_every_option_once_and_in_groups(name: str) -> None:
         ("train", "--anew Begin anew, in place of a training that was stopped."),
         ("bench", "--quick Stop once it is clear for each kind of text whether drafting helps;"),
         ("doctor", "but for the addresses of these workers, can be shown to others."),
-        ("run", "--draft-threads N The draft's CPU threads. [default: --threads]"),
+        (
+            "run",
+            "--draft-threads N The draft's CPU threads. [default: --threads unless --exact]",
+        ),
         ("run", "--draft-n-gpu-layers N|auto|all The draft's layers on the GPU."),
         ("run", "--draft-device NAMES Devices for the draft. [default: --device]"),
     ],

@@ -134,7 +134,9 @@ BUT_THREADS: tuple[Option, ...] = (
         "-tb --threads-batch",
         "CPU threads for batches: prompts and checking.  [default: --threads]",
     ),
-    _threads("-td --draft-threads", "The draft's CPU threads.  [default: --threads]"),
+    _threads(
+        "-td --draft-threads", "The draft's CPU threads.  [default: --threads unless --exact]"
+    ),
     GPU_LAYERS,
     option(
         "-ncmoe --n-cpu-moe",
