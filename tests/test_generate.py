@@ -533,6 +533,15 @@ def test_a_pass_in_which_the_program_was_suspended_tells_nothing_of_the_rest() -
     assert steps.size(1024) == 16
 
 
+def test_short_prompts_learn_too_that_a_machine_became_slow() -> None:
+    """Each has a single pass that counts, so that the second slow one is the next prompt's."""
+    steps = PromptSteps(512)
+    for seconds in (0.8, 60.0, 60.0):
+        steps.begin()
+        steps.took(512, 0, seconds)
+    assert steps.size(0) == 16
+
+
 def test_what_a_prompt_teaches_counts_in_the_next_one() -> None:
     steps = PromptSteps(512)
     assert steps.seconds(0, 100) is None

@@ -37,6 +37,7 @@ class PromptSteps:
         self._token_s: float | None = None  # seconds of a token in the latest pass
         self._depth = 0  # tokens of context at which that was
         self._growth = _GROWTH
+        self._paused = False  # whether the latest pass seems to have been interrupted
         self.begin()
 
     def expect(self, costs: ModelCosts) -> None:
@@ -51,7 +52,6 @@ class PromptSteps:
         self._slope = _Slope(self._growth)
         self._lately: deque[tuple[int, int, float]] = deque()  # depth, tokens and seconds of passes
         self._lately_s = self._read_s = 0.0
-        self._paused = False  # whether the latest pass seems to have been interrupted
 
     def size(self, context: int) -> int:
         """Tokens of the next pass, after `context` tokens; few as long as nothing is known."""
