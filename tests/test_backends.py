@@ -110,3 +110,27 @@ def test_the_chosen_kernels_are_named(
     monkeypatch.setattr(real, "_lines", type(real._lines)([(2, said)] if said else []))
     monkeypatch.setattr(real, "_count", 1 if said else 0)
     assert variant() == name
+
+
+@pytest.mark.parametrize(
+    ("said", "lacked"),
+    [
+        ("failed to allocate CPU buffer of size 1280000", True),
+        ("mmap failed: Cannot allocate memory", True),
+        ("ggml_vulkan: Device memory allocation of size 9 failed.", True),
+        ("No suitable memory type found: ErrorOutOfDeviceMemory", True),
+        ("CUDA error: out of memory", True),
+        ("read error: Not enough memory resources are available to process this command.", True),
+        ("Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)", True),
+        ("Shared memory size too small for matrix multiplication.", False),
+        ("failed to initialize memory module", False),
+    ],
+)
+def test_a_lack_of_memory_is_told_from_other_words_of_memory(
+    monkeypatch: pytest.MonkeyPatch, said: str, *, lacked: bool
+) -> None:
+    real = start_backend()
+    section = real.section()
+    monkeypatch.setattr(real, "_lines", type(real._lines)([(4, f"llama_load: {said}\n")]))
+    monkeypatch.setattr(real, "_count", section.start + 1)
+    assert section.lacked_memory() is lacked

@@ -32,6 +32,8 @@ _LONGEST = 2000
 _BUFFER = re.compile(
     r"\S+: +\S+ +(?P<kind>model|LoRA|KV|RS|compute|output) buffer size = +(?P<mib>\d+(\.\d+)?) MiB"
 )
+# Of memory that is too small for a kernel, Vulkan speaks too.
+_LACK = r"alloc|out ?of ?(device|host)? ?memory|(insufficient|not enough) memory"
 
 
 class Log:
@@ -97,7 +99,7 @@ class LogSection:
 
     def lacked_memory(self) -> bool:
         """Whether the reason is that memory could not be allocated."""
-        return any(word in self.reason() for word in ("alloc", "memory"))
+        return re.search(_LACK, self.reason(), re.IGNORECASE) is not None
 
     def text(self) -> str:
         """The whole section on one line."""
