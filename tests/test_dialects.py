@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import json
 import random
@@ -24,7 +25,7 @@ from localspec.chat.dialects.marks import trimmed_end, trimmed_start
 from localspec.chat.dialects.notations import muse
 from localspec.chat.dialects.notations.values import balanced, literal
 from localspec.chat.dialects.shapes import HERMES as SHAPE
-from localspec.chat.dialects.shapes import AnswerMarks
+from localspec.chat.dialects.shapes import AnswerMarks, told_thought
 from localspec.chat.prompt.call_notation import call_object
 from localspec.chat.prompt.renderer import (
     RenderBudget,
@@ -756,6 +757,33 @@ def test_a_template_is_learnt_once_and_kept(
         tmp_path.chmod(0o700)
         process.close()
         learner._known.cache_clear()
+
+
+def test_learnt_dialects_are_forgotten_where_thoughts_are_told_otherwise() -> None:
+    """The code that a stored dialect is bound to is that of its folder."""
+    folder = Path(dialect_store.__file__).parents[1]
+    assert Path(inspect.getfile(told_thought)).is_relative_to(folder)
+
+
+PARTS = """{% for m in messages %}{% if m.role == 'user' %}[INST]{{ m.content }}[/INST]
+{%- elif m.content is string %}{{ m.content }}</s>
+{%- else %}{% for part in m.content %}{% if part.type == 'text' %}{{ part.text }}
+{%- else %}[THINK]{{ part.thinking }}END{% endif %}{% endfor %}</s>{% endif %}{% endfor %}"""
+
+
+@pytest.mark.parametrize(
+    ("close", "pair"),
+    [
+        ("[/THINK]", ("[THINK]", "[/THINK]")),
+        ("{{ '[/LONG]' if '\\n' in part.thinking else '[/THINK]' }}", ("<think>", "</think>")),
+    ],
+)
+def test_marks_of_thoughts_as_parts_must_read_another_one_too(
+    renderer: TemplateRenderer, close: str, pair: tuple[str, str]
+) -> None:
+    marks = learnt(renderer, TemplateSource(PARTS.replace("END", close), BOS, EOS), 30).marks
+    assert marks.parts
+    assert marks.thoughts == (pair,)
 
 
 def test_what_took_too_long_on_a_busy_machine_is_tried_again(renderer: TemplateRenderer) -> None:

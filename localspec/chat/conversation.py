@@ -107,21 +107,6 @@ def in_parts(messages: Sequence[Message]) -> list[Message]:
     ]
 
 
-def told_thought(thought: str, content: str, *, parts: bool) -> dict[str, Any]:
-    """The variables of an answer's thought: all names that templates have for it.
-
-    Args:
-        thought: the thought.
-        content: the text after it.
-        parts: the template reads a thought as the first part of the content.
-    """
-    told: dict[str, Any] = dict.fromkeys(("reasoning_content", "reasoning", "thinking"), thought)
-    if parts:
-        first = {"type": "thinking", "thinking": thought}
-        told["content"] = [first, {"type": "text", "text": content}]
-    return told
-
-
 def arrived(message: Message, text: str) -> bool:
     """Whether a rendered text contains a message of the user or the system.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -176,3 +176,18 @@ class AnswerMarks(Struct, frozen=True):
     def closing(self, mark: str) -> str:
         """The mark that closes a thought which `mark` has opened; empty if it opens none."""
         return next((end for begin, end in self.thoughts if mark and begin == mark), "")
+
+
+def told_thought(thought: str, content: str, *, parts: bool) -> dict[str, Any]:
+    """The variables of an answer's thought: all names that templates have for it.
+
+    Args:
+        thought: the thought.
+        content: the text after it.
+        parts: the template reads a thought as the first part of the content.
+    """
+    told: dict[str, Any] = dict.fromkeys(("reasoning_content", "reasoning", "thinking"), thought)
+    if parts:
+        first = {"type": "thinking", "thinking": thought}
+        told["content"] = [first, {"type": "text", "text": content}]
+    return told

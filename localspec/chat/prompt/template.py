@@ -14,10 +14,10 @@ from localspec.chat.conversation import (
     fold_system,
     in_parts,
     merge_neighbours,
-    told_thought,
 )
 from localspec.chat.dialects import Dialect
 from localspec.chat.dialects.learning.learner import learnt
+from localspec.chat.dialects.shapes import told_thought
 from localspec.chat.prompt.control_tokens import ControlTokens
 from localspec.chat.prompt.renderer import (
     RenderBudget,

@@ -340,7 +340,7 @@ class _Learner:
         if marks.speech != "marks":
             return dialect
         sample = SECOND
-        turn = self._write.turn(sample, thinking_turn(sample))
+        turn = self._write.turn(sample, thinking_turn(sample, parts=marks.parts))
         if turn and sample.thought in turn and turn.startswith(head):
             got = dialect.read(turn[len(head) :], [], prompt=self._prompt_of(marks, turn, head))
             if (got.thought, got.content) != (sample.thought, sample.content):

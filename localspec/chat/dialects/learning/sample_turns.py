@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from localspec.chat.conversation import Message, Role, told_thought
+from localspec.chat.conversation import Message, Role
+from localspec.chat.dialects.shapes import told_thought
 from localspec.chat.prompt.renderer import (
     RenderBudget,
     TemplateRefused,
