@@ -28,7 +28,7 @@ MOST = 1_000_000
 _MAGIC = b"localspec past 1\n"
 _ENDING, _ASIDE = ".past", ".damaged"
 _HEAD = len(_MAGIC) + 4  # bytes before the tokens
-_LARGEST = _HEAD + 4 * MOST  # bytes of a file, and of all of them
+_LARGEST = _HEAD + 4 * MOST  # bytes of a file
 _SAMPLE = 1024
 
 
@@ -91,7 +91,7 @@ class PastStore:
             name = checked(self._conversation) + self._ending
             with private.whole_file(self._folder / name) as file:
                 file.write(_MAGIC + zlib.crc32(data).to_bytes(4, "little") + data)
-            keep_latest(self._folder, _LARGEST)
+            keep_latest(self._folder, _HEAD + 4 * MOST)
             if alone:  # the other conversations have not changed
                 self._known = self._changed(), self._conversation
 
