@@ -582,6 +582,7 @@ def test_many_programs_write_at_once(path: Path) -> None:
     [
         *(("nfs4", "", "delete"), ("smbfs", "", "delete"), ("fuse.sshfs", "", "delete")),
         *(("btrfs", "", "wal"), ("nfs", "btrfs", "wal"), ("btrfs", "nfs", "delete")),
+        ("btrfs", "autofs nfs4", "delete"),
     ],
 )
 def test_on_another_machines_disk_nothing_is_written_ahead(
@@ -589,7 +590,7 @@ def test_on_another_machines_disk_nothing_is_written_ahead(
 ) -> None:
     Store(path).close()
     mounted = [("/", "ext4"), (str(path.parents[1]), home), (str(path.parent / "other"), "nfs")]
-    mounted += [(str(path.parent), within)] if within else []
+    mounted += [(str(path.parent), kind) for kind in within.split()]
     parts = [SimpleNamespace(mountpoint=at, fstype=kind) for at, kind in mounted]
     monkeypatch.setattr(os, "major", lambda _: 0, raising=False)
     monkeypatch.setattr(psutil, "disk_partitions", lambda *, all: parts)  # noqa: A006

@@ -516,7 +516,8 @@ def _is_remote(folder: Path) -> bool:
         every, place = psutil.disk_partitions(all=True), folder.resolve()
     except OSError:
         return False
-    around = [one for one in every if place.is_relative_to(one.mountpoint)]
+    # Of several at one place, such as autofs and what it mounts, the last covers the others.
+    around = [one for one in reversed(every) if place.is_relative_to(one.mountpoint)]
     kind = max(around, key=lambda one: len(one.mountpoint)).fstype if around else ""
     return _REMOTE.fullmatch(kind) is not None
 
