@@ -52,8 +52,12 @@ from localspec.safe_text import encodable, one_line
 _BUSY_S = 5.0
 _AGAIN_S = 0.01
 _FIXED = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)  # where a disk is read-only
-# File systems of other machines, which share no memory: write-ahead logging needs that.
-_REMOTE = re.compile(r"nfs4?|cifs|smb\w*|afpfs|lustre|9p|fuse\.sshfs")
+# File systems of other machines, also of the host of a virtual one, which share no memory:
+# write-ahead logging needs that.
+_REMOTE = re.compile(
+    r"nfs4?|cifs|smb\w*|afpfs|afs|webdav|lustre|ceph|beegfs|gpfs|9p|virtiofs|vboxsf|prl_fs"
+    r"|fuse\.(sshfs|glusterfs|rclone|vmhgfs-fuse)"
+)
 _STEPS = 1000  # of SQLite between two questions whether its work is still wanted
 KEEP_DELETED_S = 7 * 24 * 3600.0
 _LISTED = 200
