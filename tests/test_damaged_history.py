@@ -307,6 +307,28 @@ def test_a_damaged_file_is_put_aside_and_what_can_be_read_of_it_goes_on(
         assert "something new" in [one.header.title for one in store.listed()]
 
 
+def test_a_journal_goes_with_the_damaged_file_and_is_heeded(
+    damaged: sqlite3.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "conversations.db"
+    damaged.execute("PRAGMA journal_mode = DELETE")
+    damaged.execute("PRAGMA cache_size = 1")  # so that pages are written before the end
+    damaged.execute("BEGIN")
+    damaged.execute("UPDATE messages SET content = 'half of this was stored'")
+    found = {name: Path(f"{path}{name}").read_bytes() for name in ("", "-journal")}
+    assert b"half of this" in found[""]
+    damaged.close()
+    for name, raw in found.items():
+        Path(f"{path}{name}").write_bytes(raw)
+    monkeypatch.setattr(rescue, "_is_sound", lambda _: False)  # it could not open the file
+    assert rescue.rescue(path)
+    (aside,) = tmp_path.glob("conversations.damaged-*.db-journal")
+    assert aside.read_bytes() == found["-journal"]
+    assert b"half of this" not in path.read_bytes()
+    with closing(Store(path)) as store:
+        assert len(store.listed("question")) == 12
+
+
 @pytest.mark.parametrize(
     "damage",
     [

@@ -69,8 +69,9 @@ def rescue(path: Path) -> ConversationError | None:
         scratch = held.enter_context(tempfile.TemporaryDirectory(dir=path.parent, prefix=_SCRATCH))
         copy, new = Path(scratch) / "old.db", Path(scratch) / "new.db"
         shutil.copyfile(path, copy)
-        with suppress(FileNotFoundError):
-            shutil.copyfile(f"{path}-wal", f"{copy}-wal")
+        for suffix in ("-wal", "-journal"):
+            with suppress(FileNotFoundError):
+                shutil.copyfile(f"{path}{suffix}", f"{copy}{suffix}")
         saved = _copy_rows(copy, new)
         aside = _put_aside(path)
         new.replace(path)
@@ -113,7 +114,7 @@ def _put_aside(path: Path) -> Path:
     names = (f"{path.stem}.damaged-{now}{more}{path.suffix}" for more in ("", *range(-1, -99, -1)))
     aside = next(one for one in map(path.with_name, names) if not one.exists())
     # First its journal files: SQLite would take an old journal for one of the new file.
-    for suffix in ("-wal", "-shm", ""):
+    for suffix in ("-wal", "-shm", "-journal", ""):
         with suppress(FileNotFoundError):
             Path(f"{path}{suffix}").replace(f"{aside}{suffix}")
     return aside
