@@ -332,26 +332,46 @@ def test_what_was_deleted_long_ago_is_removed_for_good(
     store.close()
 
 
-def test_what_was_deleted_while_the_clock_was_ahead_goes_a_week_later(
+def test_what_is_deleted_after_the_clock_was_ahead_goes_a_week_later(
     path: Path, user: Callable[[], StoreUser], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, now = user(), time.time()
-    deleted = []
+    one, kept = user(), []
     for question in ("first", "second", "third"):
         one.record.fresh()
         one.turn(question, "answer")
-        deleted.append(one.record.header.id)
+        kept.append(one.record.header.id)
+    now = time.time()
+
+    def delete() -> None:
+        for conversation, ahead in zip(kept, (1e9, 0, 0), strict=True):
+            monkeypatch.setattr(time, "time", lambda it=ahead: now + it)
+            one.store_thread.ask(lambda s, it=conversation: s.delete(it)).result(10)
+
+    delete()
+    with closing(Store(path)) as store:
+        undone = [store.undelete() for _ in range(4)]
+        assert undone == ["third", "second", "first", None]
+    delete()
+    monkeypatch.setattr(time, "time", lambda: now + KEEP_DELETED_S + 60)
+    with closing(Store(path)) as store:
+        assert [store.undelete(), store.undelete()] == ["first", None]
+
+
+def test_a_clock_that_is_behind_removes_nothing(
+    path: Path, user: Callable[[], StoreUser], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, now = user(), time.time()
+    monkeypatch.setattr(time, "time", lambda: now - 3 * KEEP_DELETED_S)
+    one.record.fresh()
+    one.turn("first", "answer")
     one.flush()
-    for conversation, ahead in zip(deleted, (1e9, 0, 0), strict=True):
-        monkeypatch.setattr(time, "time", lambda it=ahead: now + it)
-        one.store_thread.ask(lambda s, it=conversation: s.delete(it)).result(10)
-    with closing(sqlite3.connect(path, isolation_level=None)) as other:  # a damaged field
-        other.execute("UPDATE conversations SET deleted = 1e300 WHERE id = ?", (deleted[2],))
-    for later in (60.0, KEEP_DELETED_S + 120):
-        monkeypatch.setattr(time, "time", lambda it=later: now + it)
+    monkeypatch.setattr(time, "time", lambda: now)
+    one.store_thread.ask(lambda s: s.delete(one.record.header.id)).result(10)
+    for late in (2 * KEEP_DELETED_S, -60):
+        monkeypatch.setattr(time, "time", lambda it=late: now - it)
         Store(path).close()
     with closing(Store(path)) as store:
-        assert [store.undelete(), store.undelete()] == ["third", None]
+        assert store.undelete() == "first"
 
 
 def test_versions_of_questions_and_answers(user: Callable[[], StoreUser]) -> None:

@@ -23,7 +23,6 @@ from localspec import private
 from localspec.chat.conversation import RECALL
 from localspec.chat.events import Span
 from localspec.chat.history.fields import (
-    LATEST,
     Moment,
     header_of,
     node_of,
@@ -289,17 +288,20 @@ class Store:
         """
         self._forget(conversation)
         self._db.execute(
-            # The latest of all, even if the clock was set back.
-            "UPDATE conversations SET deleted ="
-            " max(?, (SELECT ifnull(max(deleted), 0) + 1e-3 FROM conversations)) WHERE id = ?",
-            (time.time(), conversation),
+            # The latest of all, even if the clock was set back; not of those that a clock which
+            # was far ahead has stamped, or this one would not be removed after a week either.
+            "UPDATE conversations SET deleted = max(?1, (SELECT ifnull(max(deleted), 0) + 1e-3"
+            " FROM conversations WHERE deleted < ?2)) WHERE id = ?3",
+            (time.time(), _far(), conversation),
         )
 
     def undelete(self) -> str | None:
         """Restore the conversation that was deleted last; return its title, or None."""
         row = self._db.execute(
             "UPDATE conversations SET deleted = NULL WHERE id = (SELECT id FROM conversations"
-            " WHERE deleted IS NOT NULL ORDER BY deleted DESC, rowid DESC LIMIT 1) RETURNING title"
+            " WHERE deleted IS NOT NULL ORDER BY deleted < ? DESC, deleted DESC, rowid DESC"
+            " LIMIT 1) RETURNING title",
+            (_far(),),
         ).fetchone()
         return None if row is None else str(row[0])
 
@@ -486,15 +488,8 @@ class Store:
         # Only what was certainly deleted on purpose, not what has a damaged field.
         where = "typeof(deleted) = 'real' AND deleted >= created AND deleted < ?"
         old = f"SELECT id FROM conversations WHERE {where}"  # noqa: S608
-        now = time.time()
-        before = (now - KEEP_DELETED_S,)
+        before = (time.time() - KEEP_DELETED_S,)
         with self._transaction():
-            self._db.execute(
-                # A clock was ahead: all that is deleted later would be stamped ahead, too.
-                "UPDATE conversations SET deleted = ?1 WHERE typeof(deleted) = 'real'"
-                " AND created <= ?1 AND deleted > ?1 AND deleted < ?2",
-                (now, LATEST),
-            )
             gone = self._db.execute(old, before).fetchall()
             for table in ("words", "messages", "drafts"):
                 self._db.execute(f"DELETE FROM {table} WHERE conversation IN ({old})", before)  # noqa: S608
@@ -506,6 +501,11 @@ class Store:
         """Delete a conversation's files outside the store."""
         for folder in (STATES, PAST):
             forget(self._path.with_name(folder), conversation)
+
+
+def _far() -> float:
+    """A time so far ahead that only another clock can have stamped it."""
+    return time.time() + KEEP_DELETED_S
 
 
 def _is_remote(folder: Path) -> bool:
