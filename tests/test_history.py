@@ -617,7 +617,7 @@ def test_on_another_machines_disk_nothing_is_written_ahead(
     monkeypatch.setattr(psutil, "disk_partitions", lambda *, all: parts)  # noqa: A006
     for _ in range(2):
         with closing(Store(path)) as store:
-            store.save_draft("", "typed")
+            store.save_draft("", "typed", "typed")
             assert store._db.execute("PRAGMA journal_mode").fetchone() == (journal,)
     with closing(Store(path)) as one, closing(Store(path)) as other:
         one.save_draft("", "more", "typed")
@@ -782,8 +782,10 @@ def test_a_change_is_made_though_nobody_waits_for_it_any_more(
         *(("", "", "", ""), ("", "", "a", "a"), ("a", "a", "", ""), ("a", "a", "ab", "ab")),
         *(("a", "", "b", "a\nb"), ("a\nb", "b", "bc", "a\nbc"), ("a\nb", "a", "ac", "ac\nb")),
         *(("a\nb\nc", "b", "", "a\nc"), ("a\nb", "", "", "a\nb"), ("a\n\nb", "", "c", "a\n\nb\nc")),
-        *(("ab", "b", "", "ab"), ("ab", "b", "bc", "ab\nbc"), ("a\nb", "", "b", "a\nb")),
-        *(("", "a", "a", "a"), ("a", "\ud800", "\ud801", "a\n?"), ("a\n?", "\ud800", "", "a")),
+        *(("ab", "b", "", "ab"), ("ab", "b", "bc", "ab\nbc"), ("a\nb", "", "b", "a\nb\nb")),
+        *(("a\nb", "", "a", "a\nb\na"), ("a\nb\na", "a", "", "a\nb"), ("b", "a", "b", "b\nb")),
+        *(("", "a", "a", "a"), ("a", "a", "a", "a"), ("a\n?", "\ud800", "", "a")),
+        ("a", "\ud800", "\ud801", "a\n?"),
     ],
 )
 def test_a_window_replaces_what_it_stored_of_a_draft_alone(

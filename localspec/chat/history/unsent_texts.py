@@ -14,9 +14,7 @@ def replaced(stored: str, before: str, text: str) -> str:
         text: what this window holds now; empty to take its lines away.
     """
     whole, old, new = map(_lines, (stored, encodable(before), encodable(text)))
-    if not before or old not in whole:
-        if new in whole:
-            return stored
+    if old not in whole:
         old = _lines("")
     head, _, tail = whole.rpartition(old)
     return (head + new + tail)[1:-1]
