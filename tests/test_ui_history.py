@@ -789,6 +789,30 @@ async def test_what_is_typed_while_the_models_load_is_stored_once_and_at_once(
             assert chat.app.prompt.sent.older("") == "earlier"
 
 
+async def test_what_was_typed_during_a_question_that_failed_is_a_draft_of_a_new_conversation(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversation_library, "_DRAFT_S", 0.05)
+    async with chatting(archive=archive, answers=["A1."], fail_after_rounds=0) as chat:
+        chat.session.gate.close()
+        await chat.send("Who?")
+        conversation = chat.app.library.record.header.id
+        with closing(Store(archive)) as store:
+            chat.app.prompt.insert("abc")
+            await chat.until(lambda: store.draft(conversation) == "abc", "the draft")
+            chat.session.gate.allow(1)
+            await chat.until(lambda: "the engine broke" in chat.transcript() and chat.ready())
+            await chat.until(lambda: store.draft("") == "Who?\nabc", "its place")
+            assert store.draft(conversation) == ""
+            chat.session.fail_after_rounds = None
+            chat.session.gate.open()
+            await chat.press("enter")
+            await chat.until(lambda: "A1." in chat.transcript() and chat.ready())
+            assert chat.app.library.record.header.id == conversation
+    with closing(Store(archive)) as store:
+        assert (store.draft(conversation), store.draft("")) == ("", "")
+
+
 async def test_what_is_typed_last_is_stored_before_the_engine_ends(archive: Path) -> None:
     loaded = threading.Event()
 

@@ -88,7 +88,11 @@ class ConversationLibrary:
         """Keep `text` as the draft within a second, unless it edits an earlier message."""
         if self.store_thread is None or self.turns.editing is not None:
             return
-        self._draft = (self._coming or self._draft_key(), text)
+        key = self._coming or self._draft_key()
+        if key != self._draft[0]:  # as once a first question has failed: it is a new one again
+            self._draft = (self._draft[0], "")
+            self._save_draft()
+        self._draft = (key, text)
         if self._draft_timer is None:
             self._draft_timer = self.turns.prompt.set_timer(_DRAFT_S, self._save_draft)
 
