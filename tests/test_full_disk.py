@@ -134,6 +134,22 @@ def test_what_was_said_can_be_read_on_a_disk_that_is_read_only(disk: Disk) -> No
     assert not again.store_thread.close(10)
 
 
+def test_what_cannot_be_read_on_a_disk_that_is_read_only_is_told(disk: Disk) -> None:
+    path = disk.folder / "conversations.db"
+    one = StoreUser(path)
+    one.turn("before", "it was open")
+    assert one.store_thread.close(10)
+    Path(f"{path}-wal").write_bytes(b"x")  # of a program that was killed
+    disk.close()
+    again = StoreUser(path)
+    assert said(again.load("before")) == ["before", "it was open"]
+    again.flush()
+    assert [error.message for error in again.told] == [
+        "what was said last may be missing where nothing can be written"
+    ]
+    assert again.store_thread.close(10)
+
+
 def run(*arguments: str, **places: Path) -> subprocess.CompletedProcess[str]:
     given = {f"LOCALSPEC_{name}": str(path) for name, path in places.items()}
     return subprocess.run(

@@ -118,7 +118,8 @@ class Store:
         OSError, sqlite3.Error: it cannot be opened, or is not a database.
 
     Attributes:
-        spoilt: one sentence per damaged value that was read; the undamaged rest is shown.
+        spoilt: one sentence per damaged value that was read, or part that cannot be; the rest is
+            shown.
     """
 
     def __init__(self, path: Path) -> None:
@@ -138,6 +139,9 @@ class Store:
                 raise
             # Write-ahead logging wants files next to this one, also to read it.
             self._open(f"{path.absolute().as_uri()}?mode=ro&immutable=1", fixed=True)
+            log = Path(f"{path}-wal")  # of a killed program: an immutable file is read without it
+            if log.exists() and log.stat().st_size:
+                self.spoilt.append("what was said last may be missing where nothing can be written")
 
     def _open(self, place: str, *, fixed: bool = False) -> None:
         """Open the file at a path, or a URI if it is `fixed`, and bring it up to date."""
