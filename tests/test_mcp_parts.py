@@ -353,7 +353,7 @@ def test_where_the_file_cannot_be_read_no_yes_is_lost(
         patched.setattr(Path, "read_bytes", busy)
         with pytest.raises(OSError, match="Too many open files"):
             known.allow(FILES, write)
-        with pytest.raises(UsageError, match="Too many open files"):
+        with pytest.raises(UsageError, match="cannot be changed: Too many open files"):
             known.forget("other")
     assert known.allowed(FILES, READ)
     damaged = path.read_text().replace(",", "", 1)
@@ -371,7 +371,7 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     known.allow(FILES, READ)
     monkeypatch.setattr(private, "write_json", full)
     monkeypatch.setattr(spawning, "engine", full)
-    with pytest.raises(UsageError, match="cannot be written"):
+    with pytest.raises(UsageError, match="cannot be changed: No space"):
         known.forget("files")
     with pytest.raises(LocalspecError, match="cannot be started") as failed:
         ToolProcess(print)

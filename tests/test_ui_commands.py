@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -528,6 +530,21 @@ async def test_a_draft_and_what_was_sent_outlive_the_program(tmp_path: Path) -> 
         await chat.until(lambda: len(chat.session.messages) == 6 and chat.ready())
     async with chatting(archive=archive) as chat:
         await chat.until(lambda: chat.app.prompt.text == "for a new one", "the other draft")
+
+
+def test_presets_that_cannot_be_read_now_stay_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(*_: object) -> NoReturn:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
+    parameters.keep_preset("pirate", "Speak like a pirate.")
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", busy)
+        with pytest.raises(LocalspecError, match="cannot be changed: Too many open files"):
+            parameters.keep_preset("poet", "Speak in verse.")
+    assert parameters.presets() == {"pirate": "Speak like a pirate."}
 
 
 @pytest.mark.slow

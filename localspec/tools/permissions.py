@@ -84,7 +84,7 @@ class Permissions:
                 private.write_json(self._path, kept)
         except OSError as error:
             raise UsageError(
-                f"{self._path} cannot be written: {reason(error)}", "Check its permissions."
+                f"{self._path} cannot be changed: {reason(error)}", "Check its permissions."
             ) from None
 
     def _read(self) -> dict[str, GrantedTool]:

@@ -231,7 +231,8 @@ def _change_presets(change: Callable[[dict[str, str]], dict[str, str]]) -> None:
         private.write_json(_presets_path(), change(kept))
     except OSError as error:
         raise LocalspecError(
-            f"{_presets_path()} cannot be written: {error.strerror}", "Make room on the disk."
+            f"{_presets_path()} cannot be changed: {error.strerror}",
+            "Check its permissions and the room on the disk.",
         ) from None
 
 
