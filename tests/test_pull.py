@@ -670,6 +670,18 @@ def test_zeros_that_a_power_cut_left_at_the_end_of_a_part_are_fetched_again(
     assert hub_world.server.sent("Big-GGUF") == file.size - kept
 
 
+def test_a_look_for_zeros_can_be_stopped(hub_world: World, pair: tuple[Repo, Repo]) -> None:
+    file = remote(pair[0], "big-Q4_K_M.gguf")
+    hub_cache.prepare(file)
+    part = download.part_path(file)
+    part.write_bytes(bytes(1_200_000))
+    stopped = RetryPolicy()
+    stopped.cancel.set()
+    with pytest.raises(Cancelled):
+        download._Fetching(file, stopped, ignore).run()
+    assert part.stat().st_size == 1_200_000
+
+
 def test_a_part_that_is_too_long_is_begun_anew(hub_world: World, pair: tuple[Repo, Repo]) -> None:
     file = remote(pair[0], "big-Q4_K_M.gguf")
     hub_cache.prepare(file)

@@ -173,7 +173,7 @@ class _Fetching:
                 raise HubError(f"{path} is not a file", "Delete it and run the same command again.")
             if part.tell() > self._file.size:
                 part.truncate(0)
-            _cut_zeros(part)
+            _cut_zeros(part, self._retries.check)
             digest = self._hash(part)
             self._done = part.tell()
             self.tell("fetching")
@@ -234,13 +234,14 @@ def _open_safely(path: str, flags: int) -> int:
     return os.open(path, flags | safely, 0o666)
 
 
-def _cut_zeros(part: Any) -> None:
-    """Cut zeros off the end of a file, which are fetched again.
+def _cut_zeros(part: Any, check: Callable[[], None]) -> None:
+    """Cut zeros off the end of a file, which are fetched again; `check` may raise meanwhile.
 
     After a power cut, NTFS and exFAT have them in place of bytes that never reached the disk.
     """
     end, block = os.fstat(part.fileno()).st_size, b""
     while end and not block:
+        check()
         begin = max(0, end - _HASH_BLOCK)
         part.seek(begin)
         block = part.read(end - begin).rstrip(b"\0")
