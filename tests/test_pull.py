@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -12,10 +13,12 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NoReturn
 
 import pytest
 from huggingface_hub import constants, hf_hub_download
 
+from localspec import private
 from localspec.errors import (
     Cancelled,
     DownloadCorrupt,
@@ -204,6 +207,25 @@ def test_an_installed_pair_is_pulled_again_whatever_its_files_are(hub_world: Wor
         assert done.code == 0, done.err
     assert hub_world.server.sent() == sent
     assert "in all 8.93 kB of 8.93 kB" in done.err  # one file, though pulled under two revisions
+
+
+@pytest.mark.usefixtures("pair")
+def test_a_pull_whose_record_cannot_be_read_at_its_end_has_succeeded(
+    hub_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = installed.save
+
+    def saved(record: installed.InstalledPair) -> None:
+        save(record)
+        monkeypatch.setattr(private, "read_to_change", busy)
+
+    def busy(*_: object) -> NoReturn:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(installed, "save", saved)
+    done = hub_world.run("pull", "ann/Big-GGUF", "--draft", "none")
+    assert done.code == 0, done.err
+    assert installed.find("big") is not None
 
 
 def test_files_in_the_cache_of_another_home_are_not_fetched_again(

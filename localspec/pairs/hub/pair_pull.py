@@ -207,7 +207,8 @@ def execute(
         besides=tuple(model.record() for model in pair.besides),
     )
     installed.save(record)
-    unfinished_pulls.forget(plan.name, files)
+    with contextlib.suppress(LocalspecError):  # the pair is here, whatever its record still says
+        unfinished_pulls.forget(plan.name, files)
     if not record.complete:
         raise LocalspecError(
             f"files of {plan.name} vanished while it was being pulled",
