@@ -51,8 +51,8 @@ def print_answer(
         worker: runs the job.
         stats: print the figures to standard error afterwards.
         as_json: print one JSON document in place of the text.
-        keep: called with the result, or with what was heard of an answer that broke off: once the
-            text is printed, before a document is.
+        keep: called with the result, or with what was heard of an answer that broke off: once text
+            or document are printed, or cannot be.
         call: runs the tools that the model calls; None if it may call none.
 
     Raises:
@@ -70,11 +70,13 @@ def print_answer(
                 raise said.error from None
             raise
         memory = worker.peak_memory_bytes(found.peak_memory_bytes)
-        if keep is not None:
-            keep(found)
-        if as_json:
-            text = json.dumps(_document(found, memory), ensure_ascii=not takes_all(), indent=2)
-            said.put(text + "\n")
+        try:
+            if as_json:
+                text = json.dumps(_document(found, memory), ensure_ascii=not takes_all(), indent=2)
+                said.put(text + "\n")
+        finally:
+            if keep is not None:
+                keep(found)
     except BrokenPipeError:
         return False  # the reader (head, less) has seen enough
     if said.error is not None:
