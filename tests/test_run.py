@@ -33,7 +33,7 @@ from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.results import BrokenAnswer
 from localspec.pairs.memory.placement import LARGEST_CTX, PROGRAM
-from localspec.process.messages import Loaded, TurnReported
+from localspec.process.messages import Loaded, ToolsCalled, TurnReported
 from tests.fakes import round_of
 from tests.support import GOES_ON, gguf_models
 
@@ -717,14 +717,16 @@ def test_what_was_heard_of_an_answer_that_broke_off_is_kept(
 
         def result(self, _kind: object, hear: Callable[[Any], None]) -> object:
             hear(Loaded(session))
-            for text in ("Hi", ".", ""):
+            for text in ("Hi", ".", "", "Rain."):
+                if text == "Rain.":
+                    hear(ToolsCalled((("weather", "{}"),)))
                 hear(TurnReported(RoundText((Span(text, Origin.TARGET),), round_of(0, 0))))
             raise error
 
     worker: Any = Worker()
     with pytest.raises(type(error)):
         print_answer(worker, stats=False, as_json=as_json, keep=kept.append)
-    spans = (Span("Hi.", Origin.TARGET),)
+    spans = (Span("Hi.\n\nRain.", Origin.TARGET),)
     assert kept == [BrokenAnswer("toy", ("toy", None), session.settings, spans)]
 
 

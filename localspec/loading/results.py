@@ -53,9 +53,9 @@ class AnswerResult:
 
 @dataclass(frozen=True, slots=True)
 class BrokenAnswer:
-    """What was heard of an answer that broke off before its result.
+    """What was heard of an answer that broke off before its result, of all its steps.
 
-    Its attributes are those of `AnswerResult`.
+    Its attributes are those of `AnswerResult`; `spans` have neither thoughts nor calls.
     """
 
     pair_name: str

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from localspec import formats
 from localspec.chat.conversation import Role
-from localspec.chat.events import Noticed, PromptProgress, RoundText, Span, joined
+from localspec.chat.events import Noticed, Origin, PromptProgress, RoundText, Span, joined
 from localspec.chat.figures.benefit import ratio, summary
 from localspec.chat.figures.figures import Figures, gamma_words, lossy_words, speedup_words
 from localspec.cli.standard_streams import ProgressLine, aside, takes_all, warn, write_said
@@ -110,9 +110,11 @@ class _SaidText:
                 self.session = session
             case TurnReported(RoundText(spans)):
                 self.heard += spans
+            case ToolsCalled() if joined(self.heard):  # what follows the results is another step
+                self.heard.append(Span("\n\n", Origin.TARGET))
 
     def broken(self) -> BrokenAnswer | None:
-        """What was heard, if there is something."""
+        """What was heard, if there is something: text without thoughts, calls and results."""
         now = self.session
         if now is None or not (heard := joined(self.heard)):
             return None
