@@ -12,6 +12,9 @@ all. The policy follows an undisturbed clock. No model is loaded; it takes some 
 
 The draft reads of each prompt what the policy wants, or with --reads its end or all of it always.
 
+With --held-out it replays lookup on the answers in `benchmarks/data/held_out` instead, on which
+nothing in the package was chosen.
+
 With --short it prints what the slowest tenth of the answers makes if they end after 20 tokens and
 one policy writes them, one after the other.
 
@@ -41,6 +44,9 @@ from localspec.engine.length.gamma import AutoGamma, GammaPolicy
 from localspec.loading.measurements import published
 
 DATA = Path(__file__).parent / "data"
+HELD_OUT = DATA / "held_out"
+"""Answers of other models and temperatures, on which nothing in the package was chosen."""
+CELLS = "worst kind | of the best fixed | all"
 TARGET = "qwen2.5-coder-1.5b-q4_k_m"
 STEP = 0.1  # of T(1)
 LENGTHS = {LOOKUP: (1, 3, 7, 15, 63), DRAFT: (1, 2, 3, 4, 6, 8, 12)}
@@ -205,10 +211,19 @@ def main() -> None:
     parser.add_argument("--temperature", choices=("0", "0.8"), default="0", help="of the answers")
     parser.add_argument("--reads", choices=[*READS], default="auto", help="of each prompt")
     parser.add_argument("--short", action="store_true", help="answers of 20 tokens")
+    parser.add_argument("--held-out", action="store_true", help="lookup on answers held out")
     parser.add_argument("--kept", action="store_true", help="from answer to answer")
     given = parser.parse_args()
+    files = f"*.t{given.temperature}.jsonl.gz"
+    if given.held_out:
+        held = by_kind(sorted(HELD_OUT.glob(files)))
+        print(f"| curve | {CELLS} |\n|---|---|---|---|")
+        for name, its in curves():
+            if given.only in name:
+                print(f"| {name} | {row(held, Prices.of(its, {}))} |", flush=True)
+        return
     drafted = with_draft(given.draft, given.temperature)
-    both = by_kind(sorted(DATA.glob(f"*.t{given.temperature}.jsonl.gz")))
+    both = by_kind(sorted(DATA.glob(files)))
     if given.kept:
         print("| drafters | answers | kept over anew | least |\n|---|---|---|---|")
         keeping("lookup", both, {}, given.only)
@@ -221,8 +236,7 @@ def main() -> None:
                 tenth = slowest_tenth(drafted, Prices.of(its, {DRAFT: given.step}))
                 print(f"| {name} | {tenth:.3f} |", flush=True)
         return
-    cells = "worst kind | of the best fixed | all"
-    print(f"| curve | lookup: {cells} | with the draft: {cells} |")
+    print(f"| curve | lookup: {CELLS} | with the draft: {CELLS} |")
     print("|---|---|---|---|---|---|---|")
     for name, its in curves():
         if given.only in name:

@@ -1,7 +1,8 @@
 """Prompt lookup on recorded answers of real models: copies pay and slow no answer down.
 
 The answers are SmolLM2-135M's and Qwen2.5-Coder-1.5B's to questions of eight kinds at temperature 0
-(`benchmarks/real_record.py`); the cost curves are those of real kernels.
+(`benchmarks/real_record.py`), and others that were held out; the cost curves are those of real
+kernels.
 """
 
 from __future__ import annotations
@@ -31,15 +32,13 @@ DATA = Path(__file__).parents[1] / "benchmarks/data"
 STEEP = "EPYC, 1.5B Q4_K_M"
 """The curve on which a rejected copy costs most."""
 RECORDED = sorted(DATA.glob("*.t0.jsonl.gz"))
+HELD_OUT = sorted(real_curves.HELD_OUT.glob("*.jsonl.gz"))
 
 
 @cache
-def answers() -> Sequence[tuple[str, Answer]]:
+def answers(paths: tuple[Path, ...] = tuple(RECORDED)) -> Sequence[tuple[str, Answer]]:
     return [
-        (kind, text)
-        for path in RECORDED
-        for kind, text in real_lookup.answers(path)
-        if len(text) > 1
+        (kind, text) for path in paths for kind, text in real_lookup.answers(path) if len(text) > 1
     ]
 
 
@@ -49,11 +48,16 @@ def informed() -> Sequence[tuple[Spoken, Told, Told]]:
     return [*real_informed.informed([*real_informed.real()])]
 
 
-def speeds(policy: Callable[[Prices], GammaPolicy], curve: str) -> tuple[dict[str, float], float]:
-    """Tokens per baseline round by kind, and the least of any answer of 80 tokens and more."""
+def speeds(
+    policy: Callable[[Prices], GammaPolicy], curve: str, *paths: Path
+) -> tuple[dict[str, float], float]:
+    """Tokens per baseline round by kind, and the least of any answer of 80 tokens and more.
+
+    The answers are those in `paths`, by default the ones at temperature 0 of which constants know.
+    """
     prices, least = Prices.of(CURVES[curve], {}), math.inf
     tokens, rounds = defaultdict[str, int](int), defaultdict[str, float](float)
-    for kind, text in answers():
+    for kind, text in answers(paths or tuple(RECORDED)):
         rate = speed(policy(prices), [text], prices)
         tokens[kind], rounds[kind] = tokens[kind] + len(text), rounds[kind] + len(text) / rate
         if len(text) >= 80:
@@ -83,6 +87,15 @@ def test_copies_slow_no_kind_of_text_and_no_answer_down(
     monkeypatch.setattr(gamma, "_STAKE", math.inf)  # the control: any time, once one was right
     monkeypatch.setattr(gamma, "_SEEN_RIGHT", 1e9)
     assert speeds(auto, curve)[1] < 0.92
+
+
+@pytest.mark.parametrize("curve", usually(CURVES, STEEP))
+@pytest.mark.parametrize("path", HELD_OUT, ids=lambda path: path.name)
+def test_copies_slow_no_answer_down_of_which_no_constant_knows(path: Path, curve: str) -> None:
+    by_kind, least = speeds(auto, curve, path)
+    assert {*by_kind} == {*KINDS}
+    assert min(by_kind.values()) >= 0.99
+    assert least >= 0.95
 
 
 @pytest.mark.parametrize("curve", usually(CURVES, "M2 Ultra, 7B Q8_0"))
