@@ -556,7 +556,7 @@ def test_costs_in_memory_and_from_disk_are_kept_apart(
 
 @pytest.mark.slow
 def test_show_says_how_to_measure_and_then_what_was_measured(toy_target: Path) -> None:
-    assert "`localspec tune toy` takes" in show("toy").stdout
+    assert "`localspec tune toy` measures the rest" in show("toy").stdout
     assert json.loads(show("toy", "--json").stdout)["profile"] is None
     tuned = json.loads(tune("toy", "--json", "-c", "256").stdout)
     document = json.loads(show("toy", "--json").stdout)["profile"]
