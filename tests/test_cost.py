@@ -329,7 +329,7 @@ def test_what_planning_takes_in_rounds_without_a_draft_is_in_the_claim() -> None
 @pytest.mark.parametrize("speed", [1.0, 3.0])
 @pytest.mark.parametrize("pending", [100, 1000])
 def test_what_a_draft_reads_of_a_prompt_counts_by_its_own_time(pending: int, speed: float) -> None:
-    """No table is that long: three times what it foretells is no error of the draft's steps."""
+    """Tables end before that: a reading that takes three times as long does not blame the steps."""
     costs = Costs({0: {1: 1.0, 4: 1.8}}, {DRAFT: {0: {1: 0.1}}})
     neighbours = Neighbours(costs)
     read_s = 3 * costs.drafts[DRAFT].expected(pending, 0)

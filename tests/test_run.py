@@ -636,35 +636,41 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     assert running.returncode == 0
 
 
+class CancelledWorker:
+    """An engine's worker whose answer ends after one word."""
+
+    def __init__(self, done: list[object], *, stopped: bool) -> None:
+        self.stopped, self._done = stopped, done
+        self.found: Any = SimpleNamespace(
+            end=SimpleNamespace(reason=FinishReason.CANCELLED), peak_memory_bytes=1
+        )
+
+    def result(self, _kind: object, hear: Callable[[Any], None]) -> object:
+        hear(TurnReported(RoundText((Span("Hi.", Origin.TARGET),), round_of(0, 0))))
+        return self.found
+
+    def peak_memory_bytes(self, engines: int) -> int:
+        return engines
+
+    def stop(self) -> None:
+        self._done.append("stopped")
+
+
 @pytest.mark.parametrize("stopped", [True, False])
 def test_an_answer_whose_stop_ended_the_reader_too_is_kept(
     monkeypatch: pytest.MonkeyPatch, *, stopped: bool
 ) -> None:
     """Ctrl+C reaches `| tee` as well; without it, the reader has seen enough."""
     kept: list[object] = []
-    found: Any = SimpleNamespace(
-        end=SimpleNamespace(reason=FinishReason.CANCELLED), peak_memory_bytes=1
-    )
-
-    class Worker:
-        def __init__(self) -> None:
-            self.stopped = stopped
-
-        def result(self, _kind: object, hear: Callable[[Any], None]) -> object:
-            hear(TurnReported(RoundText((Span("Hi.", Origin.TARGET),), round_of(0, 0))))
-            return found
-
-        def peak_memory_bytes(self, engines: int) -> int:
-            return engines
 
     def gone(_: str) -> None:
         raise BrokenPipeError
 
     monkeypatch.setattr("localspec.cli.standard_streams.write", gone)
     monkeypatch.setattr("localspec.cli.answers.answer_output.write", gone, raising=False)
-    worker: Any = Worker()
+    worker: Any = CancelledWorker([], stopped=stopped)
     assert print_answer(worker, stats=False, as_json=False, keep=kept.append) is stopped
-    assert kept == [found] * stopped
+    assert kept == [worker.found] * stopped
 
 
 @pytest.mark.parametrize("as_json", [True, False])
@@ -673,22 +679,6 @@ def test_an_answer_that_cannot_be_printed_is_stopped_and_kept(
 ) -> None:
     """A disk that is full, a terminal that is gone."""
     done: list[object] = []
-    found: Any = SimpleNamespace(
-        end=SimpleNamespace(reason=FinishReason.CANCELLED), peak_memory_bytes=1
-    )
-
-    class Worker:
-        stopped = False
-
-        def result(self, _kind: object, hear: Callable[[Any], None]) -> object:
-            hear(TurnReported(RoundText((Span("Hi.", Origin.TARGET),), round_of(0, 0))))
-            return found
-
-        def peak_memory_bytes(self, engines: int) -> int:
-            return engines
-
-        def stop(self) -> None:
-            done.append("stopped")
 
     def full(_: str) -> None:
         if "stopped" not in done:  # afterwards it goes nowhere
@@ -696,10 +686,10 @@ def test_an_answer_that_cannot_be_printed_is_stopped_and_kept(
 
     monkeypatch.setattr("localspec.cli.standard_streams.write", full)
     monkeypatch.setattr("localspec.cli.answers.answer_output._document", lambda *_: {})
-    worker: Any = Worker()
+    worker: Any = CancelledWorker(done, stopped=False)
     with pytest.raises(LocalspecError, match="the disk is full"):
         print_answer(worker, stats=False, as_json=as_json, keep=done.append)
-    assert done == ["stopped", found]
+    assert done == ["stopped", worker.found]
 
 
 @pytest.mark.parametrize("error", [EngineDied("it was killed"), Cancelled()])

@@ -757,7 +757,7 @@ async def test_a_draft_of_a_closed_window_outlives_what_is_typed_in_another(
     archive: Path, sends: bool, kept: str
 ) -> None:
     async with chatting(archive=archive) as other:
-        await other.until(lambda: other.app.library.restored, "that there is no draft")
+        await other.until(lambda: other.app.library.restored, "an empty input")
         async with chatting(archive=archive) as one:
             one.app.prompt.insert("a long unsent text")
             await one.settle()
