@@ -58,6 +58,8 @@ from .support.small_training import shrink
 
 network = importlib.import_module("localspec.train.head.network")
 learning = importlib.import_module("localspec.train.head.learning")
+optim = importlib.import_module("localspec.train.head.optim")
+flop_counter = importlib.import_module("torch.utils.flop_counter")
 
 TARGETS: dict[str, Callable[[Path], Path]] = {
     "llama": write_random_llama,
@@ -363,6 +365,14 @@ def test_the_disk_that_is_told_holds_the_last_checkpoint_and_the_next(home: Path
         shape = learns.network.shape
         wanted = told_of(shape).disk - 3 * shape.weights
         assert wanted == pytest.approx(2 * len(learns.saved({})), rel=0.1)
+
+
+def test_an_update_takes_the_operations_that_are_told(home: Path) -> None:
+    shape = next(candidates(read_model(write_random_llama(home / "target.gguf")).header))
+    with flop_counter.FlopCounterMode(display=False) as counted:
+        for size in shape.matrices.values():
+            optim.orthogonalised(torch.ones(size))
+    assert counted.get_total_flops() == shape.update_work
 
 
 def test_a_card_without_room_is_left_to_the_target(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ from localspec.errors import (
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements import head_promise, ranking
-from localspec.loading.measurements.head_promise import expected
+from localspec.loading.measurements.head_promise import REACHABLE, expected
 from localspec.pairs.disk import installed, remove, starter, trained_heads, trainings
 from localspec.pairs.disk.fingerprint import fingerprint
 from localspec.pairs.gguf import head_checks
@@ -56,7 +56,7 @@ from localspec.pairs.gguf.header import read_model
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.names import resolver
 from localspec.train import pipeline, step_costs
-from localspec.train.estimate import TrainingCosts, estimate, tokens_within
+from localspec.train.estimate import TrainingCosts, estimate, learn_seconds, tokens_within
 from localspec.train.head.head_files import NORMS, ModelWeights, beginning, read_head, write_head
 from localspec.train.head.shape import HeadShape, candidates, require_trainable, taps_of
 from localspec.train.recording import place, record, replaced
@@ -445,6 +445,34 @@ def test_what_it_takes_and_brings_is_told(toy_target: Path) -> None:
         tokens = tokens_within(one.seconds / 3600, shape, flat, 2, held=24, given=written)
         assert tokens == pytest.approx(1_000_000, rel=0.01)
     assert expected(0) < expected(10**5) < expected(10**6) < expected(10**9) == expected(10**12)
+
+
+@pytest.mark.parametrize(("width", "feed_forward"), [(1536, 8960), (4096, 14_336)])
+def test_a_wide_head_takes_longer_to_update_than_to_learn(width: int, feed_forward: int) -> None:
+    shape = HeadShape(
+        width=width,
+        taps=(2, 4, 7),
+        heads=width // 128,
+        kv_heads=width // 512,
+        head_width=128,
+        feed_forward=feed_forward,
+        vocab=128_256,
+        drafted=32_768,
+        epsilon=1e-5,
+        rope_base=1e4,
+        context=8192,
+    )
+    products = list[tuple[int, int, int]]()
+    for m, n in map(sorted, shape.matrices.values()):
+        products += 5 * [(m, n, m), (m, m, m), (m, m, n)]
+    update = sum(2 * a * b * c for a, b, c in products)  # whatever the batch
+    weights = sum(rows * reads for rows, reads in shape.matrices.values())
+    reached = 1 + REACHABLE + REACHABLE**2 + REACHABLE**3
+    learnt = ROWS * (4 * 6 * weights + 4 * 32_768 * width * reached)
+    here = costs({1: 0.01})
+    step = 0.6 * ROWS * learn_seconds(shape, here)
+    assert step == pytest.approx(ROWS * here.read_s + 2 * (learnt + update) / here.flops)
+    assert update > learnt
 
 
 @contextmanager

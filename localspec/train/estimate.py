@@ -115,9 +115,13 @@ def answer_seconds(costs: TrainingCosts) -> float:
 
 
 def learn_seconds(shape: HeadShape, costs: TrainingCosts) -> float:
-    """Seconds per answer token of one pass: reading it again, and learning from it."""
+    """Seconds per answer token of one pass: reading it again, and learning from it.
+
+    Every step updates the whole head, however few rows it has learnt from.
+    """
     reached = sum(REACHABLE**at for at in range(STEPS))  # a draft ends at its first rejection
     work = 6 * shape.learnt * STEPS + 4 * shape.drafted * shape.width * reached
+    work += shape.update_work / ROWS
     return (costs.read_s + work / (costs.flops * _EFFICIENCY)) / _ANSWER
 
 

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
+from localspec.train.head.shape import ROUNDS
+
 _QUINTIC: Final = (3.4445, -4.7750, 2.0315)  # from Muon's author, for a steep slope at zero
-_ROUNDS: Final = 5
 _MOMENTUM: Final = 0.95
 _DECAY: Final = 0.01
 
@@ -26,7 +27,7 @@ def orthogonalised(matrix: Tensor) -> Tensor:
     tall = matrix.shape[0] > matrix.shape[1]
     x = matrix.mT if tall else matrix
     x = x / (x.norm() + 1e-7)
-    for _ in range(_ROUNDS):
+    for _ in range(ROUNDS):
         gram = x @ x.mT
         x = a * x + (b * gram + c * (gram @ gram)) @ x
     return x.mT if tall else x

@@ -15,6 +15,9 @@ from localspec.pairs.report import vocabulary
 STEPS: Final = 4
 """Tokens per draft that a head is trained for in the end."""
 
+ROUNDS: Final = 5
+"""Newton-Schulz steps by which the update of a matrix is made orthogonal (see `optim`)."""
+
 _EPSILON, _ROPE = 1e-5, 10_000.0  # defaults if the target's header has none
 _LEAST_LAYERS: Final = 2
 _USUAL_HEAD: Final = 64  # head width if the target's does not fit
@@ -82,6 +85,12 @@ class HeadShape:
     def learnt(self) -> int:
         """Number of trained weights, without norms."""
         return sum(rows * reads for rows, reads in self.matrices.values())
+
+    @property
+    def update_work(self) -> int:
+        """Floating-point operations to update all matrices once (see `optim.orthogonalised`)."""
+        sizes = map(sorted, self.matrices.values())
+        return ROUNDS * sum(4 * less**2 * more + 2 * less**3 for less, more in sizes)
 
     @property
     def weights(self) -> int:
