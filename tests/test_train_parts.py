@@ -44,6 +44,7 @@ from localspec.errors import (
     VocabularyMismatch,
     installs_extra,
 )
+from localspec.formats import duration
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements import head_promise, ranking
@@ -55,7 +56,7 @@ from localspec.pairs.gguf.gguf_writer import packed, rewritten, write
 from localspec.pairs.gguf.header import read_model
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.names import resolver
-from localspec.train import pipeline, step_costs
+from localspec.train import pipeline, step_costs, training
 from localspec.train.estimate import TrainingCosts, estimate, learn_seconds, tokens_within
 from localspec.train.head.head_files import NORMS, ModelWeights, beginning, read_head, write_head
 from localspec.train.head.shape import HeadShape, candidates, require_trainable, taps_of
@@ -808,6 +809,31 @@ def test_a_training_goes_on_only_as_it_began(
     assert place_.begun() == begun  # the new one may be refused, and then the old one stays
     place_.begin(chosen(terms(tokens=6)))
     assert [each.name for each in place_.folder.iterdir()] == ["begun.json"]
+
+
+@pytest.mark.parametrize("paused", [0.0, 28_800.0])
+def test_the_time_that_is_left_counts_long_steps_and_no_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paused: float
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
+    none, work = cast("Any", None), TrainingFolder("f" * 64)
+    found = training.Training(work, none, none, [], [], passes=1, common=0)
+    found._batches, now, told = [[]] * 40, 0.0, list[str]()
+
+    def step() -> None:
+        nonlocal now
+        found.standing.step += 1
+        now += 150.0 + paused * (found.standing.step == 20)
+
+    monkeypatch.setattr(found, "_step", step)
+    monkeypatch.setattr(found, "_judge", lambda _: None)
+    monkeypatch.setattr(found, "save", lambda: None)
+    monkeypatch.setattr(training.time, "monotonic", lambda: now)
+    found.run(Cancel(), lambda words, _: told.append(words), lambda: None)
+    whole = [f"Training: {duration(150.0 * left)} left" for left in reversed(range(40))]
+    assert told[:19] == whole[:19]
+    assert paused or told == whole
+    assert found.standing.seconds < 1.3 * 40 * 150.0
 
 
 def test_a_training_goes_on_or_is_forgotten() -> None:

@@ -59,6 +59,7 @@ from localspec.train.texts.lessons import MOST_TEXTS, ROWS, Lessons
 from localspec.train.texts.prompts import TrainingPrompts, gather
 from localspec.train.texts.token_ids import AskedIds, prompt_ids
 from localspec.train.train_request import TrainRequest
+from localspec.train.training import Training
 from localspec.train.training_folder import (
     TrainingChoices,
     TrainingFolder,
@@ -405,8 +406,6 @@ class _TrainingRun:
         held: Sequence[AnsweredText],
     ) -> None:
         """Train; afterwards the best head is in the work folder."""
-        from localspec.train.training import Training  # noqa: PLC0415 - torch
-
         common = token_ids.commonest(samples)
         with self._reading(session) as taps:  # first: a card must have room for both
             learns, drafted = self._learner(shape, samples)

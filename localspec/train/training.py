@@ -6,23 +6,25 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from localspec import formats, private
 from localspec.engine.cancel import Cancel
+from localspec.engine.length.cost import PAUSE, PAUSE_S
 from localspec.errors import LocalspecError
 from localspec.loading.model_loader import Progress
 from localspec.safe_text import reason
 from localspec.train.estimate import JUDGED
-from localspec.train.head.learning import Acceptance, HeadLearner
 from localspec.train.texts.answers import AnsweredText
 from localspec.train.texts.lessons import Lessons, batches
 from localspec.train.training_folder import TrainingFolder
 
+if TYPE_CHECKING:
+    from localspec.train.head.learning import Acceptance, HeadLearner
+
 _SAVE_S: Final = 30.0
 _BETWEEN_SAVES: Final = 20  # times as long as a save takes: gigabytes for a large head
 _SMOOTH: Final = 0.05
-_PAUSE_S: Final = 60.0  # a longer step means that the machine slept
 
 
 @dataclass(slots=True)
@@ -125,7 +127,7 @@ class Training:
                 self._step()
                 if now.step % every == 0 or now.step == self.steps:
                     self._judge(write)
-                now.seconds += min(_PAUSE_S, time.monotonic() - started)
+                self._count(time.monotonic() - started)
                 progress(self._words(), now.step / self.steps)
                 if (began := time.monotonic()) > due:
                     self.save()
@@ -148,6 +150,16 @@ class Training:
         now.loss += share * (loss - now.loss)
         now.first += share * (first - now.first)
         now.step += 1
+
+    def _count(self, seconds: float) -> None:
+        """Add the time of the last step, without most of a pause in it.
+
+        Windows' clock goes on while the machine sleeps, and every clock while the program is
+        suspended.
+        """
+        now = self.standing
+        usual = now.seconds / (now.step - 1) if now.step > 1 else seconds
+        now.seconds += min(seconds, PAUSE_S + PAUSE * usual)
 
     def _judge(self, write: Callable[[], None]) -> None:
         """Evaluate on the held-out answers; keep the head if it is the best so far."""
