@@ -1196,6 +1196,33 @@ def test_a_better_head_is_not_replaced(tmp_path: Path, monkeypatch: pytest.Monke
     assert run._end(samples).head == tmp_path / "mine.gguf"
 
 
+def test_the_end_of_a_training_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the 32 bits of a head's file 0.3 is a little more: the head is no better than itself."""
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
+    target = write_random_llama(tmp_path / "t.gguf")
+    run, samples = run_of(target, quiet()), [AnsweredText(0, (1, 2, 3, 4, 5), 1)]
+    drafts = AcceptedDrafts(drafts=10, firsts=[3] * 4, drafted=40)
+    found = HeadVerdict(greedy=drafts, sampled=drafts, reference=drafts, speedup=None)
+    monkeypatch.setattr(pipeline.head_verdict, "measure", lambda *_: found)
+    run.work.begin(chosen(run._terms()))
+    untrained(tmp_path / "raw.gguf", target, next(candidates(read_model(target).header)))
+    rewritten(tmp_path / "raw.gguf", run.work.head, run._about(samples, chosen()))
+
+    def full(*_: object) -> str:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "record", full)
+        with pytest.raises(OSError, match="No space left"):
+            run._end(samples)
+    head = place(target, None)
+    assert replaced(head, (target,)) > 0.3
+    assert run._end(samples).head == resolver.resolve(str(target)).draft == head
+    assert run.work.begun() is None
+
+
 def test_a_pair_keeps_its_draft_and_gets_the_head_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

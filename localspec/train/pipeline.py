@@ -11,6 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from localspec import formats, machine
 from localspec.chat.conversation import Message
 from localspec.chat.session.session import Session
@@ -484,7 +486,7 @@ class _TrainingRun:
                 "Train anew with more --tokens (--anew), or keep this head (--resume --force).",
             )
         out = place(self.target.paths[0], request.out)
-        accepted = found.reference.first
+        accepted = float(np.float32(found.reference.first))  # as the file of a head keeps it
         before = replaced(out, self.target.paths)
         if before > accepted and not (request.out or request.force):
             raise LocalspecError(
