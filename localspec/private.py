@@ -31,7 +31,7 @@ def make_folder(path: Path) -> None:
         make_folder(path.parent)
     path.mkdir(mode=0o700, exist_ok=True)
     if path.name == "localspec":
-        _close(path, 0o700)
+        close_to_others(path, 0o700)
 
 
 def make_file(path: Path) -> None:
@@ -41,7 +41,14 @@ def make_file(path: Path) -> None:
         OSError: it cannot be made.
     """
     path.touch(mode=0o600, exist_ok=True)
-    _close(path, 0o600)
+    close_to_others(path)
+
+
+def close_to_others(path: Path, mode: int = 0o600) -> None:
+    """Take the permissions of others from a file or folder, where that can be done."""
+    with suppress(OSError):  # another user's, or a file system without permissions
+        if path.stat().st_mode & _OTHERS:
+            path.chmod(mode)
 
 
 @contextmanager
@@ -115,9 +122,3 @@ def _record(content: bytes, kind: type[T]) -> T | None:
         return msgspec.json.decode(decoded(content), type=kind)
     except (ValueError, RecursionError):
         return None
-
-
-def _close(path: Path, mode: int) -> None:
-    with suppress(OSError):  # another user's, or a file system without permissions
-        if path.stat().st_mode & _OTHERS:
-            path.chmod(mode)

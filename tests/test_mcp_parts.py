@@ -73,6 +73,24 @@ def test_a_file_that_others_can_read_is_closed_when_it_is_read(tmp_path: Path) -
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+def test_a_file_that_can_only_be_read_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is on a read-only mount, or a link into a store."""
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    path = tmp_path / "mcp.json"
+    ServersFile(path).put("files", FILES)
+    path.chmod(0o444)
+    with monkeypatch.context() as patched:
+        for name in ("open", "utime", "chmod"):
+            patched.setattr(os, name, refuse)
+        found = ServersFile(path).servers()
+    assert found == {"files": FILES}
+
+
 def test_a_wrong_entry_hides_no_other_and_a_damaged_file_stays(tmp_path: Path) -> None:
     path = tmp_path / "mcp.json"
     entries: dict[str, Any] = {

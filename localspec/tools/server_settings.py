@@ -282,7 +282,7 @@ class ServersFile:
         if not self.path.exists():
             return {}
         try:
-            private.make_file(self.path)
+            private.close_to_others(self.path)
             found = msgspec.json.decode(decoded(self.path.read_bytes()))
         except (OSError, ValueError, RecursionError) as error:
             raise UsageError(f"{self.path} cannot be used: {reason(error)}", _MEND) from None
