@@ -182,6 +182,23 @@ def test_tools_are_made_safe_and_what_cannot_be_used_is_left_out() -> None:
     assert said
 
 
+def test_characters_that_are_not_seen_are_shown_in_definitions() -> None:
+    hidden = "x\U000e0041\u200b\u2060\u200f"
+    offered = {
+        "name": "a",
+        "title": hidden,
+        "description": f"{hidden} می\u200cخواهم 👩\u200d💻",
+        "parameters": {hidden: [hidden]},
+        "annotations": {"title": hidden},
+    }
+    ((tool,), _) = checked("s", [offered])
+    shown = "x\ufffd\ufffd\ufffd\ufffd"
+    assert tool.title == shown
+    assert tool.description == f"{shown} می\u200cخواهم 👩\u200d💻"
+    assert tool.parameters == {shown: [shown]}
+    assert tool.annotations == {"title": shown}
+
+
 # Permissions
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -18,6 +19,9 @@ MOST_TOOLS = 256
 _LONGEST_NAME = 128
 _LONGEST_DESCRIPTION = 4000
 _LARGEST_SCHEMA = 64 << 10  # bytes
+# What a model reads and a person does not see: tags, marks of direction, characters without width.
+# The joiners U+200C and U+200D stay, which several scripts and many emoji need.
+_UNSEEN = re.compile("[\u061c\u200b\u200e\u200f\u2060-\u2064\U000e0000-\U000e0fff]")
 
 _Nested: TypeAlias = dict[Any, Any] | list[Any]
 _text = json.JSONEncoder(ensure_ascii=False).encode
@@ -74,8 +78,8 @@ def checked(
         found[name] = ToolDefinition(
             server,
             name,
-            one_line(str(tool.get("title") or "")),
-            safe(str(tool.get("description") or ""))[:_LONGEST_DESCRIPTION],
+            one_line(_visible(str(tool.get("title") or ""))),
+            _visible(str(tool.get("description") or ""))[:_LONGEST_DESCRIPTION],
             _safe_value(tool.get("parameters") or {"type": "object", "properties": {}}),
             _safe_value(tool.get("output")),
             _safe_value(tool.get("annotations")),
@@ -104,12 +108,17 @@ def _fault(name: str, tool: Mapping[str, Any], known: Mapping[str, ToolDefinitio
     return ""
 
 
+def _visible(text: str) -> str:
+    """A text made safe, with a sign for each character that its reader would not see."""
+    return _UNSEEN.sub("\ufffd", safe(text))
+
+
 def _safe_value(value: Any) -> Any:
     """A JSON value with every text in it made safe."""
     if isinstance(value, str):
-        return safe(value)
+        return _visible(value)
     if isinstance(value, dict):
-        return {safe(str(key)): _safe_value(one) for key, one in value.items()}
+        return {_visible(str(key)): _safe_value(one) for key, one in value.items()}
     return [_safe_value(one) for one in value] if isinstance(value, list) else value
 
 
