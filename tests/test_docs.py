@@ -112,7 +112,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "doctor/facts.py": ("sysctl", "pmset"),
     "machine.py": ("uname",),  # Python starts it
     "process/spawning.py": (),
-    "tools/child_transport.py": (),
+    "tools/servers/child_transport.py": (),
     "train/keep_awake.py": ("caffeinate", "systemd-inhibit", "tail"),
     "ui/input/clipboard.py": ("pbcopy", "wl-copy", "xclip", "xsel"),
 }

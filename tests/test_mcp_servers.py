@@ -38,7 +38,9 @@ from tests.support import command
 from tests.support.hub_server import CERTIFICATE
 from tests.support.lazily import Lazily
 
-server_connection = Lazily("localspec.tools.server_connection")  # it imports the SDK: a second
+server_connection = Lazily(
+    "localspec.tools.servers.server_connection"
+)  # it imports the SDK: a second
 
 SERVER = Path(__file__).parent / "support" / "mcp_server.py"
 _PATIENCE_S = 60.0
@@ -302,7 +304,7 @@ async def test_a_proxy_of_the_environment_is_used_but_not_for_loopback(
 
     for name in [each for each in os.environ if each.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
-    monkeypatch.setattr("localspec.tools.server_connection._LARGEST_RESPONSE", 10)
+    monkeypatch.setattr("localspec.tools.servers.server_connection._LARGEST_RESPONSE", 10)
     async with await asyncio.start_server(refuse, "127.0.0.1", 0) as listening:
         port = listening.sockets[0].getsockname()[1]
         monkeypatch.setenv(variable, f"http://127.0.0.1:{port}")
@@ -362,7 +364,7 @@ async def test_a_proxy_that_leads_nowhere_is_named_where_it_is_used(
     async with server_connection.http_client(ServerSettings(url=url)) as client:
         with pytest.raises(httpx2.HTTPError) as failed:
             await client.post(url, json={})
-    from localspec.tools.server_connection import _why  # noqa: PLC0415 - it imports the SDK
+    from localspec.tools.servers.server_connection import _why  # noqa: PLC0415 - it imports the SDK
 
     told = _why(failed.value, 1.0)
     assert told.startswith("it cannot be reached: ")

@@ -19,7 +19,7 @@ import msgspec
 
 from localspec.signals import ENDING
 from localspec.tools.leftovers import end_leftovers
-from localspec.tools.server_connection import ServerConnection
+from localspec.tools.servers.server_connection import ServerConnection
 from localspec.tools.tool_messages import (
     CallDone,
     CallTool,

@@ -24,11 +24,11 @@ from pydantic import ValidationError
 from localspec import connections
 from localspec.errors import LocalspecError, UsageError
 from localspec.safe_text import one_line, reason
-from localspec.tools.child_transport import ChildServer
 from localspec.tools.server_settings import ServerSettings
+from localspec.tools.servers.child_transport import ChildServer
+from localspec.tools.servers.tool_results import text_of
 from localspec.tools.tool_definitions import MOST_TOOLS, checked
 from localspec.tools.tool_messages import CallDone, CallTool, ServerGone, ServerReady, ToolReply
-from localspec.tools.tool_results import text_of
 
 _MOST_PAGES = 32
 _STOPPED = "the call was stopped, or the server ended"
