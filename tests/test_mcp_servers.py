@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import httpx2
 import psutil
@@ -38,12 +38,11 @@ from tests.support import command
 from tests.support.hub_server import CERTIFICATE
 from tests.support.lazily import Lazily
 
-server_connection = Lazily(
-    "localspec.tools.servers.server_connection"
-)  # it imports the SDK: a second
+http_client = Lazily("localspec.tools.servers.http_client")  # it imports httpx2
 
 SERVER = Path(__file__).parent / "support" / "mcp_server.py"
 _PATIENCE_S = 60.0
+REQUEST = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 
 
 def scripted(*how: str, timeout: float = 30.0) -> ServerSettings:
@@ -304,14 +303,14 @@ async def test_a_proxy_of_the_environment_is_used_but_not_for_loopback(
 
     for name in [each for each in os.environ if each.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
-    monkeypatch.setattr("localspec.tools.servers.server_connection._LARGEST_RESPONSE", 10)
+    monkeypatch.setattr("localspec.tools.servers.http_client.LARGEST_RESPONSE", 10)
     async with await asyncio.start_server(refuse, "127.0.0.1", 0) as listening:
         port = listening.sockets[0].getsockname()[1]
         monkeypatch.setenv(variable, f"http://127.0.0.1:{port}")
         settings = ServerSettings(url=url.format(port=port))
-        async with server_connection.http_client(settings) as client:
+        async with http_client.HttpClient(settings) as client:
             with pytest.raises(httpx2.HTTPError):  # refused, or more bytes than a response may have
-                await client.post(settings.url, json={})
+                await client.post(settings.url, json=REQUEST)
     assert lines == [asked]
 
 
@@ -327,16 +326,16 @@ async def test_a_compressed_answer_whose_size_nothing_limits_is_refused() -> Non
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
         url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/mcp"
-        async with server_connection.http_client(ServerSettings(url=url)) as client:
+        async with http_client.HttpClient(ServerSettings(url=url)) as client:
             with pytest.raises(httpx2.ReadError, match="compressed"):
-                await client.get(url)
+                await client.post(url, json=REQUEST)
 
 
 @pytest.mark.parametrize("proxy", ["carrier-pigeon://127.0.0.1:1", "http://127.0.0.1:x"])
 def test_a_proxy_that_cannot_be_used_is_told(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
     monkeypatch.setenv("HTTPS_PROXY", proxy)
     with pytest.raises(UsageError, match="a proxy of the environment cannot be used"):
-        server_connection.http_client(ServerSettings(url="https://mcp.example/mcp"))
+        http_client.HttpClient(ServerSettings(url="https://mcp.example/mcp"))
 
 
 @pytest.mark.parametrize(
@@ -348,7 +347,7 @@ def test_a_variable_of_certificates_that_leads_nowhere_is_named(
     monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
     monkeypatch.setenv(name, value)
     with pytest.raises(UsageError, match="secure connections cannot be set up") as told:
-        server_connection.http_client(ServerSettings(url="https://mcp.example/mcp"))
+        http_client.HttpClient(ServerSettings(url="https://mcp.example/mcp"))
     assert told.value.remedy == f"Correct or unset {name}."
 
 
@@ -361,9 +360,9 @@ async def test_a_proxy_that_leads_nowhere_is_named_where_it_is_used(
     for name in [each for each in os.environ if each.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("ALL_PROXY", "http://user:secret@127.0.0.1:1")
-    async with server_connection.http_client(ServerSettings(url=url)) as client:
+    async with http_client.HttpClient(ServerSettings(url=url)) as client:
         with pytest.raises(httpx2.HTTPError) as failed:
-            await client.post(url, json={})
+            await client.post(url, json=REQUEST)
     from localspec.tools.servers.server_connection import _why  # noqa: PLC0415 - it imports the SDK
 
     told = _why(failed.value, 1.0)
@@ -399,69 +398,6 @@ def test_a_server_starts_again_after_its_last_process_has_ended(
     shared.start("locked", settings)
     shared.start("locked", settings)  # without a stop
     shared.process.stop("locked")
-
-
-class Unending(BaseHTTPRequestHandler):
-    """A server with one tool, which does not answer when a session is to end."""
-
-    protocol_version = "HTTP/1.1"
-    over: ClassVar[threading.Event]
-
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        results = {
-            "initialize": {
-                "protocolVersion": "2025-11-25",
-                "capabilities": {"tools": {}},
-                "serverInfo": {"name": "unending", "version": "1"},
-            },
-            "tools/list": {"tools": [{"name": "echo", "inputSchema": {}}]},
-        }
-        if "id" not in asked:
-            self.answer(202, {})
-        elif asked["method"] in results:
-            result = results[asked["method"]]
-            self.answer(200, {"jsonrpc": "2.0", "id": asked["id"], "result": result})
-        else:
-            error = {"code": -32601, "message": "Method not found"}
-            self.answer(200, {"jsonrpc": "2.0", "id": asked["id"], "error": error})
-
-    def do_GET(self) -> None:
-        self.answer(405, {})
-
-    def do_DELETE(self) -> None:
-        self.over.wait(600)
-        self.answer(200, {})
-
-    def answer(self, code: int, document: dict[str, Any]) -> None:
-        text = json.dumps(document).encode()
-        self.send_response(code)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(text)))
-        self.send_header("Mcp-Session-Id", "1")
-        self.end_headers()
-        self.wfile.write(text)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.mark.slow
-def test_a_server_starts_again_though_it_does_not_end_its_last_session(
-    shared: Tools, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Unending, "over", threading.Event(), raising=False)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Unending) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            settings = ServerSettings(url=f"http://127.0.0.1:{server.server_port}/mcp")
-            for _ in range(2):
-                (tool,) = shared.start("unending", settings)
-                assert tool.name == "echo"
-                shared.process.stop("unending")
-        finally:
-            Unending.over.set()
-            server.shutdown()
 
 
 @pytest.mark.slow

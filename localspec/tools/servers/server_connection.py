@@ -6,8 +6,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from functools import partial
-from ipaddress import ip_address
 from typing import Any
 from uuid import uuid4
 
@@ -21,11 +19,11 @@ from mcp.shared.message import SessionMessage
 from mcp_types import methods
 from pydantic import ValidationError
 
-from localspec import connections
-from localspec.errors import LocalspecError, UsageError
+from localspec.errors import LocalspecError
 from localspec.safe_text import one_line, reason
 from localspec.tools.server_settings import ServerSettings
 from localspec.tools.servers.child_transport import ChildServer
+from localspec.tools.servers.http_client import HttpClient, unreachable
 from localspec.tools.servers.tool_results import text_of
 from localspec.tools.tool_definitions import MOST_TOOLS, checked
 from localspec.tools.tool_messages import CallDone, CallTool, ServerGone, ServerReady, ToolReply
@@ -33,11 +31,7 @@ from localspec.tools.tool_messages import CallDone, CallTool, ServerGone, Server
 _MOST_PAGES = 32
 _STOPPED = "the call was stopped, or the server ended"
 _LIST_AGAIN_S = 1.0  # least seconds between two readings of a list, however often it changes
-_STREAM_S = 300.0  # the most seconds that a stream of events may be silent
-_END_S = 2.0  # the most seconds that a server may take at each step of ending a session
-_SESSION = "mcp-session-id"
 _FAULT = "localspec/fault"  # what is wrong with a tool, in its `_meta`
-_LARGEST_RESPONSE = 32 << 20  # bytes of one HTTP response
 
 
 class ServerConnection:
@@ -66,6 +60,7 @@ class ServerConnection:
         self._after = after
         self._client: Client | None = None
         self._child: ChildServer | None = None
+        self._http: HttpClient | None = None
         self._limit: asyncio.Timeout | None = None
         self._stopping = asyncio.Event()
         self._changed = asyncio.Event()
@@ -112,7 +107,7 @@ class ServerConnection:
                     await self._list(client)
                     self._client, ready = client, True
                     await self._attend(client, gone)
-                    why = "it forgot this session" if self._settings.url else "it ended by itself"
+                    why = self._http.end if self._http is not None else "it ended by itself"
             except Exception as error:  # also of an end that is known already
                 why = why or _why(error, self._settings.timeout)
             finally:
@@ -131,12 +126,12 @@ class ServerConnection:
     @asynccontextmanager
     async def _connected(self, mode: str) -> AsyncIterator[tuple[Client, asyncio.Event]]:
         """Connect, within the server's timeout; the event is set once the server is gone."""
-        settings, gone = self._settings, asyncio.Event()
+        settings = self._settings
         async with AsyncExitStack() as stack:
             if settings.url:
-                http = await stack.enter_async_context(http_client(settings))
-                http.event_hooks["response"].append(partial(_forgotten, gone))
-                streams = streamable_http_client(settings.url, http_client=http)
+                self._http = await stack.enter_async_context(HttpClient(settings))
+                gone = self._http.gone
+                streams = streamable_http_client(settings.url, http_client=self._http)
             else:
                 self._child = ChildServer(settings, f"{self._mark}.{uuid4().hex}")
                 gone, streams = self._child.gone, self._child.streams()
@@ -224,11 +219,10 @@ class ServerConnection:
         params = mcp_types.CallToolRequestParams(
             name=asked.tool, arguments=json.loads(asked.arguments)
         )
-        result = await self._client.session.send_request(
-            mcp_types.CallToolRequest(params=params),
-            mcp_types.CallToolResult,
-            request_read_timeout_seconds=self._settings.timeout,
-        )
+        async with asyncio.timeout(self._settings.timeout):  # the SDK's begins once it is sent
+            result = await self._client.session.send_request(
+                mcp_types.CallToolRequest(params=params), mcp_types.CallToolResult
+            )
         return text_of(result), bool(result.is_error)
 
 
@@ -326,95 +320,13 @@ def _why(error: BaseException, timeout: float) -> str:
         case MCPError():
             return one_line(error.message, 400) or "it refused without a reason"
         case httpx2.HTTPError():
-            return _unreachable(error)
+            return unreachable(error)
         case ValueError():
             return "its answer does not follow the protocol"
     return f"{type(error).__name__}: {reason(error)}"
-
-
-def _unreachable(error: httpx2.HTTPError) -> str:
-    """Why a server cannot be reached, and the variable to check if requests to it leave here."""
-    if isinstance(error, httpx2.ReadError):  # it was reached
-        return reason(error)
-    refused = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.ProxyError)
-    outside = refused and not _is_here(error.request.url.host)
-    remedy = connections.way_out(error) if outside else ""
-    return ". ".join(filter(None, (f"it cannot be reached: {reason(error)}", remedy)))
 
 
 def _version() -> str:
     from importlib.metadata import version  # noqa: PLC0415 - takes a moment
 
     return version("localspec")
-
-
-def http_client(settings: ServerSettings) -> httpx2.AsyncClient:
-    """The client for a server with a URL.
-
-    It follows the environment's proxies (HTTPS_PROXY, NO_PROXY …), but reaches this machine itself.
-    A response with more bytes than any result may have ends with `httpx2.ReadError`.
-
-    Raises:
-        UsageError: a proxy of the environment, or certificates, cannot be used.
-    """
-    url = httpx2.URL(settings.url)
-    try:
-        return httpx2.AsyncClient(
-            headers={"Accept-Encoding": "identity", **settings.headers},
-            timeout=httpx2.Timeout(settings.timeout, read=_STREAM_S),
-            event_hooks={"request": [_hurry], "response": [_bound]},
-            mounts={f"all://{url.netloc.decode('ascii')}": None} if _is_here(url.host) else None,
-        )
-    except OSError as error:
-        raise UsageError(*connections.no_certificates(error)) from None
-    except (ValueError, httpx2.InvalidURL, ImportError) as error:  # or a kind that lacks a package
-        raise UsageError(
-            f"a proxy of the environment cannot be used: {reason(error)}",
-            "Unset it, or name the server's host in NO_PROXY.",
-        ) from None
-
-
-def _is_here(host: str) -> bool:
-    """Whether a host is this machine: loopback, or the address that stands for all its own."""
-    name = host.rstrip(".").lower()
-    try:
-        address = ip_address(name)
-    except ValueError:
-        return name == "localhost" or name.endswith(".localhost")
-    return address.is_loopback or address.is_unspecified
-
-
-async def _hurry(request: httpx2.Request) -> None:
-    """Limit the time for the end of a session: its next beginning, and the chat's end, wait."""
-    if request.method == "DELETE":
-        request.extensions["timeout"] = httpx2.Timeout(_END_S).as_dict()
-
-
-async def _forgotten(gone: asyncio.Event, response: httpx2.Response) -> None:
-    """Notice that a server does not know its session: it was restarted, or waited too long."""
-    if response.status_code == httpx2.codes.NOT_FOUND and _SESSION in response.request.headers:
-        gone.set()
-
-
-async def _bound(response: httpx2.Response) -> None:
-    """Limit the bytes of a response before it is read; packed ones could grow without a limit."""
-    if response.headers.get("content-encoding", "").lower() not in ("", "identity"):
-        raise httpx2.ReadError("it sent a compressed answer, which it was not asked for")
-    if isinstance(response.stream, httpx2.AsyncByteStream):
-        response.stream = _BoundedStream(response.stream)
-
-
-class _BoundedStream(httpx2.AsyncByteStream):
-    def __init__(self, inner: httpx2.AsyncByteStream) -> None:
-        self._inner = inner
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        left = _LARGEST_RESPONSE
-        async for data in self._inner:
-            left -= len(data)
-            if left < 0:
-                raise httpx2.ReadError(f"it sent more than {_LARGEST_RESPONSE >> 20} MB")
-            yield data
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()

@@ -1,0 +1,135 @@
+"""MCP servers with a URL that are slow, broken, restarted or closed to strangers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import pytest
+
+from localspec.tools.server_settings import ServerSettings
+from tests.support.lazily import Lazily
+from tests.support.mcp_by_http import Talk, Way, hang, served
+from tests.test_mcp_servers import Tools, scripted
+
+http_client = Lazily("localspec.tools.servers.http_client")  # it imports httpx2
+server_connection = Lazily("localspec.tools.servers.server_connection")  # it imports the SDK
+
+_PATIENCE_S = 60.0
+
+
+def legacy(url: str, timeout: float = 30.0) -> ServerSettings:
+    return ServerSettings(url=url, mode="legacy", timeout=timeout)
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Tools]:
+    tools = Tools()
+    yield tools
+    tools.close()
+
+
+@pytest.fixture
+def tools(shared: Tools) -> Iterator[Tools]:
+    yield shared
+    shared.process.stop("s")
+    while not shared.replies.empty():
+        shared.replies.get()
+
+
+def first(way: Way, begun: threading.Event | None = None) -> Way:
+    """A way for the first time alone; the event is set once it has begun."""
+    once = begun or threading.Event()
+
+    def go(talk: Talk, asked: dict[str, Any]) -> None:
+        if once.is_set():
+            talk.usual(asked)
+        else:
+            once.set()
+            way(talk, asked)
+
+    return go
+
+
+def ask(talk: Talk, asked: dict[str, Any]) -> None:
+    """Ask much, and answer nothing."""
+    numbers = [f"question {number}" for number in range(50)]
+    talk.events(*({"jsonrpc": "2.0", "id": one, "method": "roots/list"} for one in numbers))
+    hang(talk, asked)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "ways",
+    [
+        {"tools/call": hang, "notifications/cancelled": hang},
+        {"tools/call": ask, "answer": hang, "notifications/cancelled": hang},
+    ],
+    ids=["frozen", "deaf"],
+)
+def test_a_server_that_takes_no_message_keeps_no_other_from_answering(
+    tools: Tools, ways: dict[str, Way]
+) -> None:
+    with served(ways) as url:
+        tools.start("s", legacy(url, timeout=3))
+        tools.start("other", scripted())
+        for _ in range(2):
+            assert tools.process.call("s", "echo", "{}", 3).result(_PATIENCE_S).failed
+        assert tools.process.alive
+        assert tools.call("echo", "on", server="other").text == "on"
+        tools.process.stop("other")
+
+
+def drop(talk: Talk, _asked: dict[str, Any]) -> None:
+    talk.close_connection = True
+
+
+@pytest.mark.parametrize("fate", [drop, hang])
+def test_a_cancellation_that_is_lost_ends_no_connection(tools: Tools, fate: Way) -> None:
+    begun, lost = threading.Event(), threading.Event()
+
+    def lose(talk: Talk, asked: dict[str, Any]) -> None:
+        lost.set()
+        fate(talk, asked)
+
+    with served({"tools/call": first(hang, begun), "notifications/cancelled": lose}) as url:
+        tools.start("s", legacy(url))
+        future = tools.process.call("s", "echo", "{}", 60)
+        assert begun.wait(_PATIENCE_S)
+        assert future.cancel()
+        assert lost.wait(_PATIENCE_S)
+        assert tools.call("echo", "on").text == "on"
+        assert tools.replies.empty()
+
+
+def test_a_server_that_moves_every_message_is_followed(tools: Tools) -> None:
+    def move(talk: Talk, asked: dict[str, Any]) -> None:
+        if talk.path.endswith("/"):
+            talk.usual(asked)
+        else:
+            talk.send_response(307)
+            talk.send_header("Location", f"{talk.path}/")
+            talk.send_header("Content-Length", "0")
+            talk.end_headers()
+
+    methods = ("initialize", "notifications/initialized", "tools/list", "tools/call")
+    with served(dict.fromkeys(methods, move)) as url:
+        tools.start("s", legacy(url))
+        assert tools.call("echo", "on").text == "on"
+
+
+async def test_no_call_has_less_time_than_the_settings_give_it() -> None:
+    settings = ServerSettings(url="http://127.0.0.1:9/mcp", timeout=3600)
+    async with http_client.HttpClient(settings) as client:
+        assert client.timeout == httpx2.Timeout(3600, read=None)
+
+
+@pytest.mark.slow
+def test_a_server_starts_again_though_it_does_not_end_its_last_session(tools: Tools) -> None:
+    with served({"DELETE": hang}) as url:
+        for _ in range(2):
+            (tool,) = tools.start("s", ServerSettings(url=url))
+            assert tool.name == "echo"
+            tools.process.stop("s")
