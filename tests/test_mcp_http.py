@@ -10,8 +10,9 @@ import httpx2
 import pytest
 
 from localspec.tools.server_settings import ServerSettings
+from localspec.tools.tool_messages import ServerGone
 from tests.support.lazily import Lazily
-from tests.support.mcp_by_http import Talk, Way, hang, served
+from tests.support.mcp_by_http import Talk, Way, failure, hang, served
 from tests.test_mcp_servers import Tools, scripted
 
 http_client = Lazily("localspec.tools.servers.http_client")  # it imports httpx2
@@ -102,6 +103,31 @@ def test_a_cancellation_that_is_lost_ends_no_connection(tools: Tools, fate: Way)
         assert lost.wait(_PATIENCE_S)
         assert tools.call("echo", "on").text == "on"
         assert tools.replies.empty()
+
+
+@pytest.mark.parametrize(
+    ("status", "document", "words"),
+    [
+        (401, {"error": "invalid_token"}, ("401 Unauthorized", "sign-in", "`headers`")),
+        (401, failure(None, "No."), ("401 Unauthorized", "sign-in", "`headers`")),
+        (403, None, ("403 Forbidden", "sign-in", "`headers`")),
+        (403, failure(None, "Invalid Host"), ("Invalid Host",)),
+        (503, {"error": {"code": 5}}, ("503 Service Unavailable",)),
+    ],
+)
+def test_a_server_that_refuses_to_be_used_is_told_with_the_way_out(
+    tools: Tools, status: int, document: object, words: tuple[str, ...]
+) -> None:
+    def refuse(talk: Talk, _asked: dict[str, Any]) -> None:
+        talk.answer(status, document)
+
+    with served({"server/discover": refuse, "initialize": refuse}) as url:
+        tools.process.start("s", ServerSettings(url=url))
+        for again in (True, False):
+            gone = tools.next()
+            assert isinstance(gone, ServerGone)
+            assert gone.again is again
+            assert [word for word in words if word not in gone.why] == []
 
 
 def test_a_server_that_moves_every_message_is_followed(tools: Tools) -> None:

@@ -1,10 +1,11 @@
-"""The HTTP client for a server with a URL: how long it waits, and how much it reads."""
+"""The HTTP client for a server with a URL: how long it waits, and what refusals mean."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any
 
@@ -20,6 +21,7 @@ LARGEST_RESPONSE = 32 << 20
 
 _END_S = 2.0  # the most seconds that each step of ending a call or a session may take
 _SESSION = "mcp-session-id"
+_REFUSED = -32603  # an internal error, in JSON-RPC
 _LISTEN = "subscriptions/listen"
 # What nothing waits for, with the most seconds of each step if not those of the server's settings.
 _LIMITS_S: dict[str, float | None] = {
@@ -79,7 +81,8 @@ class HttpClient(httpx2.AsyncClient):
         message = json.loads(await request.aread() or b"{}")
         what = message.get("method", request.method)
         if {"id", "method"} <= message.keys() and what != _LISTEN:
-            return await super().send(request, **options)
+            response = await super().send(request, **options)
+            return await _explained(response, message["id"]) if response.is_error else response
         seconds = _LIMITS_S.get(what, self._patience_s)
         if seconds is not None:
             request.extensions["timeout"] = httpx2.Timeout(seconds).as_dict()
@@ -93,6 +96,37 @@ class HttpClient(httpx2.AsyncClient):
         if response.status_code == 404 and _SESSION in response.request.headers:
             self.end = "it forgot this session"
             self.gone.set()
+
+
+async def _explained(response: httpx2.Response, number: object) -> httpx2.Response:
+    """A refusal in the form in which the SDK looks for its reason.
+
+    Args:
+        response: any with the status of an error.
+        number: the request's.
+    """
+    status = response.status_code
+    error: object = {"code": _REFUSED, "message": _meaning(response)}
+    try:
+        with suppress(httpx2.TransportError, ValueError, RecursionError):
+            match json.loads(await response.aread()):
+                case {"error": {"code": int(), "message": str()} as said} if status != 401:
+                    error = said
+    finally:
+        await response.aclose()
+    document = json.dumps({"jsonrpc": "2.0", "id": number, "error": error})
+    kind = {"Content-Type": "application/json"}
+    return httpx2.Response(status, content=document, headers=kind, request=response.request)
+
+
+def _meaning(response: httpx2.Response) -> str:
+    said = f"it answered {response.status_code} {response.reason_phrase}".rstrip()
+    if response.status_code in (401, 403):
+        said += (
+            ": it wants a sign-in, which localspec cannot do;"
+            " put a token into `headers` of this server in mcp.json"
+        )
+    return said
 
 
 def unreachable(error: httpx2.HTTPError) -> str:
