@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from localspec.tools.server_settings import ServerSettings
-from localspec.tools.tool_messages import ServerGone
+from localspec.tools.tool_messages import ServerGone, ServerReady
 from tests.support.lazily import Lazily
 from tests.support.mcp_by_http import Talk, Way, failure, hang, served
 from tests.test_mcp_servers import Tools, scripted
@@ -150,6 +150,31 @@ async def test_no_call_has_less_time_than_the_settings_give_it() -> None:
     settings = ServerSettings(url="http://127.0.0.1:9/mcp", timeout=3600)
     async with http_client.HttpClient(settings) as client:
         assert client.timeout == httpx2.Timeout(3600, read=None)
+
+
+@pytest.mark.parametrize(
+    ("said", "forgotten"),
+    [
+        ("Bad Request: No valid session ID provided", True),
+        ("Bad Request: Server not initialized", True),
+        ("Bad Request: 5 is no text", False),
+    ],
+)
+def test_a_restarted_server_is_connected_again(tools: Tools, said: str, forgotten: bool) -> None:
+    def refuse(talk: Talk, _asked: dict[str, Any]) -> None:
+        talk.answer(400, failure(None, said))
+
+    with served({"tools/call": first(refuse)}) as url:
+        tools.start("s", legacy(url))
+        done = tools.call("echo")
+        assert done.failed
+        if forgotten:
+            assert tools.next() == ServerGone("s", "it forgot this session", again=True)
+            assert isinstance(tools.next(), ServerReady)
+        else:
+            assert done.text == said
+        assert tools.call("echo", "on").text == "on"
+        assert tools.replies.empty()
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from ipaddress import ip_address
@@ -21,6 +22,7 @@ LARGEST_RESPONSE = 32 << 20
 
 _END_S = 2.0  # the most seconds that each step of ending a call or a session may take
 _SESSION = "mcp-session-id"
+_FORGOTTEN = re.compile(rb"session|not initialized", re.IGNORECASE)
 _REFUSED = -32603  # an internal error, in JSON-RPC
 _LISTEN = "subscriptions/listen"
 # What nothing waits for, with the most seconds of each step if not those of the server's settings.
@@ -93,7 +95,10 @@ class HttpClient(httpx2.AsyncClient):
 
     async def _notice(self, response: httpx2.Response) -> None:
         """Notice that a server does not know its session: it was restarted, or waited too long."""
-        if response.status_code == 404 and _SESSION in response.request.headers:
+        status = response.status_code
+        if _SESSION in response.request.headers and (
+            status == 404 or (status == 400 and _FORGOTTEN.search(await response.aread()))
+        ):
             self.end = "it forgot this session"
             self.gone.set()
 
