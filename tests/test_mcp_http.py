@@ -177,6 +177,18 @@ def test_a_restarted_server_is_connected_again(tools: Tools, said: str, forgotte
         assert tools.replies.empty()
 
 
+def test_a_text_next_to_a_large_picture_arrives(tools: Tools) -> None:
+    picture = {"type": "image", "data": "A" * (2 << 20), "mimeType": "image/png"}
+    content = [{"type": "text", "text": "here"}, picture]
+
+    def show(talk: Talk, asked: dict[str, Any]) -> None:
+        talk.events({"jsonrpc": "2.0", "id": asked["id"], "result": {"content": content}})
+
+    with served({"tools/call": show}) as url:
+        tools.start("s", legacy(url))
+        assert tools.call("echo").text == "here\n[image, image/png: left out]"
+
+
 @pytest.mark.slow
 def test_a_server_starts_again_though_it_does_not_end_its_last_session(tools: Tools) -> None:
     with served({"DELETE": hang}) as url:

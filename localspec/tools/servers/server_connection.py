@@ -23,7 +23,7 @@ from localspec.errors import LocalspecError
 from localspec.safe_text import one_line, reason
 from localspec.tools.server_settings import ServerSettings
 from localspec.tools.servers.child_transport import ChildServer
-from localspec.tools.servers.http_client import HttpClient, unreachable
+from localspec.tools.servers.http_client import LARGEST_RESPONSE, HttpClient, unreachable
 from localspec.tools.servers.tool_results import text_of
 from localspec.tools.tool_definitions import MOST_TOOLS, checked
 from localspec.tools.tool_messages import CallDone, CallTool, ServerGone, ServerReady, ToolReply
@@ -131,7 +131,9 @@ class ServerConnection:
             if settings.url:
                 self._http = await stack.enter_async_context(HttpClient(settings))
                 gone = self._http.gone
-                streams = streamable_http_client(settings.url, http_client=self._http)
+                streams = streamable_http_client(
+                    settings.url, http_client=self._http, max_sse_event_size=LARGEST_RESPONSE
+                )
             else:
                 self._child = ChildServer(settings, f"{self._mark}.{uuid4().hex}")
                 gone, streams = self._child.gone, self._child.streams()
