@@ -105,6 +105,27 @@ def test_a_cancellation_that_is_lost_ends_no_connection(tools: Tools, fate: Way)
         assert tools.replies.empty()
 
 
+def test_a_connection_that_ends_is_made_again(tools: Tools) -> None:
+    begun = threading.Event()
+
+    def half(talk: Talk, _asked: dict[str, Any]) -> None:
+        """Redirect, and break off: the SDK gives up all that it sends."""
+        talk.close_connection = True
+        talk.send_response(307)
+        talk.send_header("Location", talk.path)
+        talk.send_header("Content-Length", "10")
+        talk.end_headers()
+
+    with served({"tools/call": first(hang, begun), "notifications/cancelled": half}) as url:
+        tools.start("s", legacy(url))
+        future = tools.process.call("s", "echo", "{}", 60)
+        assert begun.wait(_PATIENCE_S)
+        assert future.cancel()
+        assert tools.next() == ServerGone("s", "the connection ended", again=True)
+        assert isinstance(tools.next(), ServerReady)
+        assert tools.call("echo", "on").text == "on"
+
+
 @pytest.mark.parametrize(
     ("status", "document", "words"),
     [

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 from uuid import uuid4
 
+import anyio
 import httpx2
 import mcp_types
 from anyio.abc import ObjectReceiveStream
@@ -137,7 +138,7 @@ class ServerConnection:
             else:
                 self._child = ChildServer(settings, f"{self._mark}.{uuid4().hex}")
                 gone, streams = self._child.gone, self._child.streams()
-            messages = _Messages()
+            messages = _Messages(gone)
             client = Client(
                 messages.of(streams),
                 mode=mode,
@@ -268,12 +269,16 @@ class _Messages(ObjectReceiveStream[SessionMessage | Exception]):
 
     In place of a tool that does not follow the protocol stands one that says so.
 
+    Args:
+        gone: set at the end of the messages.
+
     Attributes:
         version: the protocol's; nothing is mended until it is agreed on.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, gone: asyncio.Event) -> None:
         self.version = ""
+        self._gone = gone
 
     @asynccontextmanager
     async def of(self, streams: Transport) -> AsyncIterator[TransportStreams]:
@@ -283,7 +288,11 @@ class _Messages(ObjectReceiveStream[SessionMessage | Exception]):
 
     async def receive(self) -> SessionMessage | Exception:
         """The next message, mended."""
-        got = await self._read.receive()
+        try:
+            got = await self._read.receive()
+        except (anyio.EndOfStream, anyio.ClosedResourceError):  # the SDK tells only its log why
+            self._gone.set()
+            raise
         if self.version and isinstance(got, SessionMessage):
             match got.message:
                 case mcp_types.JSONRPCResponse(result={"tools": list()} as result):
