@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +11,7 @@ import httpx2
 import pytest
 
 from localspec.tools.server_settings import ServerSettings
-from localspec.tools.tool_messages import ServerGone, ServerReady
+from localspec.tools.tool_messages import ServerGone, ServerReady, ToolReply
 from tests.support.lazily import Lazily
 from tests.support.mcp_by_http import Talk, Way, failure, hang, served
 from tests.test_mcp_servers import Tools, scripted
@@ -208,6 +209,45 @@ def test_a_text_next_to_a_large_picture_arrives(tools: Tools) -> None:
     with served({"tools/call": show}) as url:
         tools.start("s", legacy(url))
         assert tools.call("echo").text == "here\n[image, image/png: left out]"
+
+
+async def test_what_changed_while_nothing_listened_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy, or the server, ends the stream of events."""
+    cached = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+    can = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {"listChanged": True}}}
+    ended = threading.Event()
+
+    def discover(talk: Talk, asked: dict[str, Any]) -> None:
+        talk.result(asked, {**cached, **can})
+
+    def offer(talk: Talk, asked: dict[str, Any]) -> None:
+        tool = {"name": "new" if ended.is_set() else "old", "inputSchema": {"type": "object"}}
+        talk.result(asked, {**cached, "tools": [tool]})
+
+    def listen(talk: Talk, asked: dict[str, Any]) -> None:
+        meta = {"io.modelcontextprotocol/subscriptionId": asked["id"]}
+        params = {"_meta": meta, "notifications": {"toolsListChanged": True}}
+        method = "notifications/subscriptions/acknowledged"
+        talk.events({"jsonrpc": "2.0", "method": method, "params": params})
+        ended.set()
+
+    monkeypatch.setattr("localspec.tools.servers.server_connection._LISTEN_AGAIN_S", 0.1)
+    replies: asyncio.Queue[ToolReply] = asyncio.Queue()
+    ways: dict[str, Way] = {
+        "server/discover": discover,
+        "tools/list": offer,
+        "subscriptions/listen": listen,
+    }
+    with served(ways) as url:
+        settings = ServerSettings(url=url)
+        connection = server_connection.ServerConnection("s", settings, "m", replies.put_nowait)
+        try:
+            for name in ("old", "new"):
+                reply = await asyncio.wait_for(replies.get(), _PATIENCE_S)
+                assert isinstance(reply, ServerReady), reply
+                assert [tool.name for tool in reply.tools] == [name]
+        finally:
+            await connection.stop()
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from anyio.abc import ObjectReceiveStream
 from mcp import Client, MCPError
 from mcp.client._transport import Transport, TransportStreams
 from mcp.client.streamable_http import streamable_http_client
+from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.message import SessionMessage
 from mcp_types import methods
 from pydantic import ValidationError
@@ -32,6 +33,7 @@ from localspec.tools.tool_messages import CallDone, CallTool, ServerGone, Server
 _MOST_PAGES = 32
 _STOPPED = "the call was stopped, or the server ended"
 _LIST_AGAIN_S = 1.0  # least seconds between two readings of a list, however often it changes
+_LISTEN_AGAIN_S = 5.0  # between two streams of events, the first of which ended
 _FAULT = "localspec/fault"  # what is wrong with a tool, in its `_meta`
 
 
@@ -181,10 +183,19 @@ class ServerConnection:
 
     async def _listen(self, client: Client) -> None:
         """A later server says so to those that listen."""
+        again = False
         with suppress(Exception):  # it does not offer this, or has ended
-            async with client.listen(tools_list_changed=True) as events:
-                async for _ in events:
-                    self._changed.set()
+            while True:
+                async with client.listen(tools_list_changed=True) as events:
+                    if not events.honored.tools_list_changed:
+                        return
+                    if again:  # what has changed since the last stream was not told
+                        self._changed.set()
+                    with suppress(SubscriptionLost):  # such as by a proxy on the way
+                        async for _ in events:
+                            self._changed.set()
+                again = True
+                await asyncio.sleep(_LISTEN_AGAIN_S)
 
     async def _list(self, client: Client) -> None:
         """Tell which tools the server offers, unless it is to be stopped."""
