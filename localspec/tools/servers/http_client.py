@@ -25,7 +25,7 @@ _SESSION = "mcp-session-id"
 _FORGOTTEN = re.compile(rb"session|not initialized", re.IGNORECASE)
 _REFUSED = -32603  # an internal error, in JSON-RPC
 _LISTEN = "subscriptions/listen"
-# What nothing waits for, with the most seconds of each step if not those of the server's settings.
+# What nothing waits for: the most seconds of each step, None for any; else those of the settings.
 _LIMITS_S: dict[str, float | None] = {
     "GET": None,
     _LISTEN: None,
@@ -40,8 +40,8 @@ class HttpClient(httpx2.AsyncClient):
     It follows the environment's proxies (HTTPS_PROXY, NO_PROXY …), but reaches this machine itself.
     A response with more bytes than any result may have ends with `httpx2.ReadError`.
 
-    The SDK limits the time of its requests. The rest, of which it sends one after the other, is
-    limited here; and where that fails, the connection goes on: the next request will tell.
+    The SDK limits the time of its requests. What else it sends, one message after the other, is
+    limited here; where that fails, the connection goes on, and the next request tells.
 
     Args:
         settings: expanded; with a URL.
