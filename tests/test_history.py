@@ -413,6 +413,30 @@ def test_a_turn_that_came_to_nothing_leaves_no_trace(user: Callable[[], StoreUse
     assert said(user().load("q")) == ["q", "a"]
 
 
+def test_an_answer_that_never_began_gives_way_to_the_version_before(
+    user: Callable[[], StoreUser],
+) -> None:
+    one = user()
+    one.turn("q", "a")
+    for _ in range(2):  # both times the program ends before the first token
+        one.record.begin(None, SETTINGS)
+        assert said(user().load("q")) == ["q", "a"]
+    one.record.begin("q other", SETTINGS, instead_of=one.record.nodes()[0].id)
+    back = user().load("q")
+    assert said(back) == ["q", "a"]
+    assert back.step(back.nodes()[0].id, 1)
+    assert said(back)[0] == "q other"
+
+
+def test_a_question_that_got_no_answer_before_the_end_is_kept(
+    user: Callable[[], StoreUser],
+) -> None:
+    one = user()
+    for question in ("q", None):
+        one.record.begin(question, SETTINGS)
+        assert said(user().load("q")) == ["q", ""]
+
+
 def test_an_answer_that_failed_leaves_the_chosen_version_chosen(
     user: Callable[[], StoreUser],
 ) -> None:

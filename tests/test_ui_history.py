@@ -302,6 +302,22 @@ async def test_regenerating_keeps_the_older_answer_with_keys_and_with_clicks() -
         ]  # fmt: skip
 
 
+@pytest.mark.parametrize("keys", [["f5"], ["f8", "!", "enter"]])
+async def test_who_quits_before_the_first_token_finds_the_answer_before(
+    archive: Path, keys: Sequence[str]
+) -> None:
+    async with chatting(archive=archive) as chat:
+        await chat.ask("q")
+        conversation = chat.app.library.record.header.id
+        chat.session.gate.close()
+        chat.app.engine._transport._hear = lambda _: None  # what comes later is not heard
+        await chat.press(*keys)
+        await chat.until(lambda: chat.app.turns.phase is EnginePhase.ANSWERING)
+    with closing(Store(archive)) as store:
+        path = store.load(conversation).tree.path()
+    assert [one.message.content for one in path] == ["q", "The sky is blue."]
+
+
 async def test_an_edited_message_is_another_version_of_it() -> None:
     answers = ["A1.", "A2.", "B2."]
     async with chatting(answers=answers) as chat:

@@ -12,7 +12,7 @@ from pathlib import PurePath
 from typing import Any
 from uuid import uuid4
 
-from localspec.chat.conversation import Message
+from localspec.chat.conversation import Message, Role
 from localspec.engine.record.stats import FinishReason
 
 _TITLE_LENGTH = 60
@@ -43,6 +43,12 @@ class MessageNode:
     message: Message
     figures: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def is_unsaid(self) -> bool:
+        """Whether it is an answer that never began, or has yet to begin."""
+        message = self.message
+        return message.role is Role.ASSISTANT and not message.content and message.finish is None
+
 
 def fresh_id() -> str:
     """Make a globally unique id for a node or a conversation."""
@@ -61,7 +67,8 @@ class MessageTree:
         Args:
             nodes: oldest first.
             leaf: on the current path, which goes on with what was added to it last: another
-                window may have gone on from here. None, or an unknown id, for the newest node.
+                window may have gone on from here. None, or an unknown id, for the newest node. An
+                answer that never began gives way to the version before it, or before its question.
         """
         self.nodes: dict[str, MessageNode] = {}
         self._children: dict[str | None, list[str]] = {None: []}
@@ -71,6 +78,26 @@ class MessageTree:
             self.add(node)
         if leaf in self.nodes:
             self.choose(leaf)
+        self._leave_unsaid()
+
+    def _leave_unsaid(self) -> None:
+        """Lead the current path away from an answer that never began, if there is another."""
+        leaf = self.leaf
+        for _ in range(len(self.nodes)):  # in a damaged tree this may go round in circles
+            end = self.path()[-2:]
+            if not end[-1].is_unsaid:
+                return
+            before = next(filter(None, map(self._before, reversed(end))), None)
+            if before is None:
+                break
+            self.choose(before)
+        self.end_at(leaf)
+
+    def _before(self, node: MessageNode) -> str | None:
+        """The id of the version before this one of its message; None for the first one."""
+        versions = self.versions(node.id)
+        at = versions.index(node.id)
+        return versions[at - 1] if at else None
 
     def add(self, node: MessageNode) -> None:
         """Add `node`; the current path ends with it."""
