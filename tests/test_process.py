@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -312,6 +313,46 @@ def test_another_pair_brings_its_advice_and_what_was_set_stays() -> None:
     served.ask(2, m.Load(TOY, m.CarriedConversation((), mine, speculation=True)))
     other = served.until(m.Loaded, 2).info.settings
     assert other.sampling == SamplingParams(temperature=0.2, min_p=0.3)
+    served.end()
+
+
+BIASED = ChatSettings("Be brief.", SamplingParams(logit_bias={5: -1.0}))
+
+
+def test_another_pair_gets_no_logit_bias_and_the_first_one_has_it_again() -> None:
+    sent: list[m.Envelope[Any]] = []
+    transport: Any = SimpleNamespace(send=sent.append)
+    first = replace(TOY, logit_bias=((5, -1.0),))
+    client = EngineClient(first, lambda: transport)
+    assert client.has_bias
+    session = ScriptedSession(settings=BIASED)
+    info = msgspec.convert(session, m.SessionInfo, from_attributes=True)
+    client.settle(m.Envelope(1, m.Loaded(info)))
+    client.reload(())
+    assert sent[-1].body.request.logit_bias == first.logit_bias
+    assert sent[-1].body.kept.settings == BIASED
+    client.load("b", ())
+    load = sent[-1].body
+    assert (load.request.pair, load.request.logit_bias) == ("b", ())
+    assert load.kept.settings == ChatSettings("Be brief.")
+    client.load_first()
+    assert sent[-1].body == m.Load(replace(first, pair="scripted"))
+
+
+def test_a_pair_that_comes_back_has_its_logit_bias() -> None:
+    loads: list[Any] = [ScriptedSession(settings=BIASED), OutOfMemory("no"), ScriptedSession()]
+
+    def load(*_: object) -> ScriptedSession:
+        found = loads.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    served = Served(load)
+    served.ask(1, m.Load(TOY))
+    served.until(m.Loaded, 1)
+    served.ask(2, m.Load(TOY, m.CarriedConversation((), ChatSettings(), speculation=True)))
+    assert served.until(m.LoadFailed, 2).info.settings == BIASED
     served.end()
 
 

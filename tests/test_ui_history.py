@@ -29,6 +29,7 @@ from localspec.chat.history.tree import StoredConversation
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
 from localspec.engine.record.stats import FinishReason
+from localspec.engine.round.params import SamplingParams
 from localspec.errors import ConversationError, EngineError, OutOfMemory
 from localspec.ui import launch
 from localspec.ui.chat_app import ChatApp
@@ -689,6 +690,22 @@ async def test_a_conversation_opened_before_any_model_is_the_models_too(archive:
         assert [m.content for m in sessions[-1].messages][::2] == ["I am Ada.", "Who am I?"]
         assert sessions[-1].settings.system_prompt == "Be brief."
         assert len(app.library.record.messages()) == 4
+
+
+@pytest.mark.parametrize(("pair", "kept"), [("scripted", True), ("another", False)])
+async def test_a_stored_logit_bias_is_for_the_pair_that_answered(
+    archive: Path, pair: str, kept: bool
+) -> None:
+    bias = {5: -1.0}
+    settings = ChatSettings(sampling=SamplingParams(logit_bias=bias))
+    async with chatting(archive=archive, settings=settings) as chat:
+        await chat.ask("one")
+        conversation = chat.app.library.record.header.id
+    async with chatting(archive=archive, resume=conversation, pair_name=pair) as chat:
+        await chat.until(lambda: "▌ one" in chat.transcript() and chat.ready())
+        assert chat.session.settings.sampling.logit_bias == (bias if kept else {})
+        said = "its logit bias is left out: it names tokens of another model"
+        assert (said in " ".join(chat.transcript().split())) is not kept
 
 
 async def test_a_message_that_waits_for_another_model_is_sent_once(

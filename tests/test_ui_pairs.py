@@ -21,6 +21,7 @@ from localspec.chat.conversation import Message, Role
 from localspec.chat.history.conversation_record import ConversationRecord
 from localspec.chat.history.tree import StoredConversation
 from localspec.chat.settings import ChatSettings
+from localspec.engine.round.params import SamplingParams
 from localspec.errors import Cancelled, LocalspecError, ModelFileError, OutOfMemory, UsageError
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements import ranking
@@ -474,6 +475,20 @@ async def test_a_failed_load_brings_the_old_pair_and_the_conversation_back() -> 
         chat.session = rooms.sessions[-1]
         await chat.ask("Still there?")
         assert len(chat.session.messages) == 4
+
+
+async def test_a_logit_bias_that_another_pair_cannot_have_is_left_out_and_that_is_said() -> None:
+    said, rooms = "the logit bias is left out", Rooms()
+    rooms.broken["broken"] = OutOfMemory("it does not fit")
+    async with chatting(rooms) as chat:
+        chat.app.engine.configure(ChatSettings(sampling=SamplingParams(logit_bias={5: -1.0})))
+        await chat.send("/pairs broken")
+        await chat.until(lambda: "first is in use again" in chat.transcript() and chat.ready())
+        assert said not in chat.transcript()
+        assert rooms.sessions[-1].settings.sampling.logit_bias == {5: -1.0}
+        await chat.send("/pairs other")
+        await chat.until(lambda: said in chat.transcript() and chat.ready(), said)
+        assert rooms.sessions[-1].settings.sampling.logit_bias == {}
 
 
 async def test_when_the_old_pair_fails_as_well_the_conversation_waits_for_a_third() -> None:

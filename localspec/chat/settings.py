@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
@@ -140,3 +140,8 @@ def check_bias(settings: ChatSettings, n_vocab: int) -> None:
             f"logit-bias names token {unknown[0]}, the target has {n_vocab:,}",
             "Give ids of the target's vocabulary.",
         )
+
+
+def without_bias(settings: ChatSettings) -> ChatSettings:
+    """`settings` for another model, whose tokens have other ids than those of the logit bias."""
+    return replace(settings, sampling=replace(settings.sampling, logit_bias={}))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from msgspec import Struct, msgpack, structs
 
+from localspec.chat.settings import without_bias
 from localspec.errors import Cancelled
 from localspec.process import messages as m
 from localspec.process.transport import EngineProcess
@@ -77,6 +78,12 @@ class EngineClient:
         self.turn = self._changed = 0  # numbers of requests
         self._load = self._send(m.Load(request))
 
+    @property
+    def has_bias(self) -> bool:
+        """Whether a logit bias is in force, or will be once the first pair is loaded."""
+        latest = self.latest
+        return bool(latest.settings.sampling.logit_bias if latest else self.loaded.logit_bias)
+
     def listen(self, hear: Hear) -> None:
         """Call `hear` with every event from now on, in another thread."""
         self._hear = hear
@@ -101,21 +108,25 @@ class EngineClient:
     def load(self, name: str, messages: Sequence[Message], stored_as: str = "") -> None:
         """Load the pair `name` instead of the present one; the conversation goes on.
 
-        The draft, the template and the adapters named for the first pair are left out; what was
-        set since then stays.
+        The draft, the template, the adapters and the logit bias given for the first pair are left
+        out; what else was set since then stays.
         """
         first = replace(self._first, ctx_size=self.loaded.ctx_size, exact=self.loaded.exact)
-        request = replace(first, pair=name, draft=None, lora=(), chat_template=None)
-        self._begin_loading(request, messages, stored_as)
+        request = replace(first, pair=name, draft=None, lora=(), chat_template=None, logit_bias=())
+        kept = self._kept(messages, stored_as)
+        if kept is not None:
+            kept = structs.replace(kept, settings=without_bias(kept.settings))
+        self._begin_loading(request, kept)
 
     def load_first(self) -> None:
-        """Load the pair that was loaded first instead of the present one, without messages."""
+        """Load the pair that was loaded first, with its settings, instead of the present one."""
         pair, draft = self._first_pair or (self._first.pair, self._first.draft)
-        self._begin_loading(replace(self._first, pair=pair, draft=draft), ())
+        self._begin_loading(replace(self._first, pair=pair, draft=draft), None)
 
     def reload(self, messages: Sequence[Message], stored_as: str = "", **changes: Any) -> None:
         """Load the present pair again with `changes` to its request; the conversation goes on."""
-        self._begin_loading(replace(self._present(), **changes), messages, stored_as)
+        kept = self._kept(messages, stored_as)
+        self._begin_loading(replace(self._present(), **changes), kept)
 
     def perform(
         self,
@@ -125,7 +136,8 @@ class EngineClient:
     ) -> None:
         """Free the models, run the job that `make` builds of the request, then load them again."""
         request = self._present()
-        self._begin_loading(request, messages, stored_as, msgpack.encode(make(request)))
+        kept = self._kept(messages, stored_as)
+        self._begin_loading(request, kept, msgpack.encode(make(request)))
 
     def _present(self) -> LoadRequest:
         """The present request, with the pair's name: without, it means the pair used last."""
@@ -137,8 +149,7 @@ class EngineClient:
     def _begin_loading(
         self,
         request: LoadRequest,
-        messages: Sequence[Message],
-        stored_as: str = "",
+        kept: m.CarriedConversation | None,
         job: bytes | None = None,
     ) -> None:
         if not self.alive:
@@ -148,7 +159,7 @@ class EngineClient:
                 self._transport.listen(self._hear)
             self.alive = True
         self.info, self.wanted = None, request
-        self._load = self._send(m.Load(request, self._kept(messages, stored_as), job))
+        self._load = self._send(m.Load(request, kept, job))
 
     def _kept(self, messages: Sequence[Message], stored_as: str) -> m.CarriedConversation | None:
         latest = self.latest

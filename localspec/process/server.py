@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from msgspec import convert
+from msgspec import convert, structs
 
 from localspec.engine.cancel import Cancel
 from localspec.errors import Cancelled, LocalspecError
@@ -223,10 +223,13 @@ class EngineServer:
 
     def _load(self, number: int, tell: SendEvent, load: m.Load, cancel: Cancel) -> None:
         request, kept = load.request, load.kept
+        back = kept  # what the models before keep if they come back
         checked: CheckedRequest | None = None
         try:
             if self._session is not None:
                 checked = self._loader.check(request)  # before anything is freed
+                if kept is not None:  # for another pair it has no logit bias
+                    back = structs.replace(kept, settings=self._session.settings)
                 self._free()
             if load.job is not None:
                 self._perform(tell, load.job, cancel)
@@ -234,7 +237,7 @@ class EngineServer:
                 checked = None  # a job takes long: files may have changed
             info = self._take(tell, request, kept, cancel, checked)
         except Exception as error:
-            tell(self._go_back(number, tell, error, kept))
+            tell(self._go_back(number, tell, error, back))
         else:
             tell(m.Loaded(info))
 

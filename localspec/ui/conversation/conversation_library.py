@@ -19,6 +19,7 @@ from localspec.chat.history.store import Store
 from localspec.chat.history.store_thread import StoreThread
 from localspec.chat.history.tree import PairReference, StoredConversation
 from localspec.chat.history.unsent_texts import replaced
+from localspec.chat.settings import without_bias
 from localspec.errors import ConversationError
 from localspec.process.messages import SessionInfo
 from localspec.safe_text import one_line
@@ -337,13 +338,17 @@ class ConversationLibrary:
         session = self.turns.engine.info
         if not self.turns.free() or session is None:
             return
-        stored_settings = settings_of(stored.header.parameters, session.settings)
-        settings = session.advice.settled(stored_settings)
-        self.record.open(stored)
+        settings = settings_of(stored.header.parameters, session.settings)
         other, notices = stored.header.pair.name, []
         if named:
             size = formats.counted(len(stored.tree.path()), "message")
             notices.append(f"opened “{one_line(stored.header.title, 60)}”, {size}")
         if other and other != session.pair_name:
             notices.append(f"so far {other} answered here, now {session.pair_name} does")
+        bias = settings.sampling.logit_bias
+        if other != session.pair_name and bias not in ({}, session.settings.sampling.logit_bias):
+            settings = without_bias(settings)
+            notices.append("its logit bias is left out: it names tokens of another model")
+        settings = session.advice.settled(settings)
+        self.record.open(stored)
         self.turns.reopen(settings, "; ".join(notices))

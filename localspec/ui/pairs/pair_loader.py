@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -23,6 +24,7 @@ from localspec.ui.status_lines import TitleLine
 _END_S = 20.0  # much longer than a step of storing the caches takes
 _AGAIN = "Close other programs, then press Enter."
 _GO_ON = "Enter loads the models again, /pairs chooses others."
+_NO_BIAS = "the logit bias is left out: it names tokens of the model before"
 
 
 @dataclass(eq=False, repr=False)
@@ -111,8 +113,10 @@ class PairLoader:
             self.turns.status.flash(f"{one_line(name, 40)} is in use")
         elif self.turns.close_for_loading():
             self._freed = False
-            record = self.turns.record
-            self._begin(lambda: self.turns.engine.load(name, record.messages(), record.stored_as))
+            record, engine = self.turns.record, self.turns.engine
+            if engine.has_bias:
+                self._then = partial(self.turns.transcript.say, _NO_BIAS)
+            self._begin(lambda: engine.load(name, record.messages(), record.stored_as))
 
     def reload(self, then: Callable[[], None] | None = None, **changes: Any) -> None:
         """Load the pair again; the conversation goes on with `then`.
