@@ -145,6 +145,16 @@ async def test_escape_stops_it_and_the_input_works_again() -> None:
         assert chat.session.messages == []
 
 
+async def test_nothing_is_compared_while_a_message_that_came_with_it_is_answered() -> None:
+    async with chatting(gate=Gate(is_open=False)) as chat:
+        for text in ("hi", "/twice x"):  # as a terminal sends them after it was slow
+            assert chat.app._sender.enter(text, command=False)
+        busy = "an answer is running: Esc stops it"
+        await chat.until(lambda: busy in chat.status(), "the refusal")
+        assert chat.app.turns.phase is EnginePhase.ANSWERING
+        assert not isinstance(chat.app.screen, CompareScreen)
+
+
 async def test_without_a_prompt_or_a_draft_it_is_said() -> None:
     async with chatting() as chat:
         await chat.press("ctrl+b")

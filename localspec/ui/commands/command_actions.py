@@ -243,9 +243,9 @@ def twice(app: CommandContext, argument: str) -> None:
         raise UsageError(f"there is nothing to compare: {session.speculation_note}")
     typed = extracts.expand(argument or app.prompt.message)
     text, before = compare.question(app.turns.earlier_messages(), typed)
-    app.turns.compare(text, before)
     alike = session.equal_passes > 1 and session.settings.keeps_text
-    app.push_screen(compare.CompareScreen(text, app.engine.stop, session.dialect, exact=alike))
+    if app.turns.compare(text, before):
+        app.push_screen(compare.CompareScreen(text, app.engine.stop, session.dialect, exact=alike))
 
 
 def show_rounds(app: CommandContext, argument: str) -> None:

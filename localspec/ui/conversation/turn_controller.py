@@ -213,11 +213,18 @@ class TurnController:
             self.stream.begin(self.transcript.ask("/compact"))
             self.engine.begin(Compact())
 
-    def compare(self, text: str, before: Sequence[Message]) -> None:
-        """Have `text` answered twice after `before`; `stop` of the engine ends it."""
+    def compare(self, text: str, before: Sequence[Message]) -> bool:
+        """Have `text` answered twice after `before`; `stop` of the engine ends it.
+
+        Returns:
+            False, with a message, while the engine is busy or missing.
+        """
+        if not self.free():
+            return False
         self.engine.reserve()
         self.enter(EnginePhase.CHANGING)
         self.engine.begin(CompareAnswers(text, tuple(before)))
+        return True
 
     def stop(self) -> None:
         """Ask the running answer, or call of a tool, to end; the screen answers at once."""
