@@ -279,6 +279,28 @@ async def test_a_name_without_an_ending_is_written_and_read_as_one(
         await chat.until(lambda: said in chat.transcript(), "the stored one")
 
 
+async def test_a_word_that_happens_to_name_a_file_is_sought(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("README.md", "LICENSE"):
+        (tmp_path / name).write_text("# localspec\n")
+    conversation = stored(archive, "What belongs into a README?", "What it is.")
+    async with chatting(archive=archive) as chat:
+
+        def refused(times: int) -> bool:
+            return chat.transcript().count("this is not an exported conversation") == times
+
+        await chat.until(lambda: chat.app.library.restored and chat.ready())
+        # A path and an exported file's name mean the file, and the last one is found nowhere.
+        for times, named in enumerate(("README.md", "./README", "LICENSE"), 1):
+            await chat.send(f"/history {named}")
+            await chat.until(partial(refused, times), named)
+        await chat.send("/history README")
+        await chat.until(lambda: "What it is." in chat.transcript() and chat.ready())
+        assert chat.app.library.record.header.id == conversation
+
+
 async def test_regenerating_keeps_the_older_answer_with_keys_and_with_clicks() -> None:
     async with chatting(answers=["Old answer.", "New answer.", "Third."]) as chat:
         await chat.ask("q")

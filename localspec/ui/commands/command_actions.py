@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from localspec.chat.history import import_export
 from localspec.chat.states.past_conversations import PAST, clear
@@ -264,7 +265,10 @@ def history(app: CommandContext, argument: str) -> None:
     if not argument:
         app.push_screen(HistoryScreen(app.library), partial(_open, app))
     elif is_file(path := import_export.with_found_ending(user_path(argument))):
-        app.library.work(app.library.import_file(path))
+        # Words may happen to be the name of a file in this folder, such as README.
+        typed = Path(argument)
+        is_word = typed.name == argument and typed.suffix[1:].lower() not in import_export.FORMS
+        app.library.work(app.library.import_file(path, argument if is_word else ""))
     else:
         app.library.work(app.library.open_with(argument))
 

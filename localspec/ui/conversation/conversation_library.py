@@ -308,9 +308,22 @@ class ConversationLibrary:
             stored = await self.ask(lambda store: store.load(wanted))
         return await asyncio.to_thread(import_export.write_file, stored, form, path)
 
-    async def import_file(self, path: Path) -> None:
-        """Store the conversation in a file, and open it."""
-        stored = await asyncio.to_thread(import_export.read_file, path)
+    async def import_file(self, path: Path, words: str = "") -> None:
+        """Store the conversation in a file, and open it.
+
+        If the file is not an export, go on with the stored conversation that contains `words`.
+
+        Raises:
+            ConversationError: the file is not an export, and nothing was found.
+        """
+        try:
+            stored = await asyncio.to_thread(import_export.read_file, path)
+        except ConversationError:
+            with suppress(ConversationError):
+                if words:
+                    await self.open_with(words)
+                    return
+            raise
         if self.store_thread is None:
             self._show(stored, named=True)
             return
