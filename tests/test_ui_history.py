@@ -32,7 +32,7 @@ from localspec.engine.record.stats import FinishReason
 from localspec.engine.round.params import SamplingParams
 from localspec.errors import ConversationError, EngineError, OutOfMemory
 from localspec.ui import launch
-from localspec.ui.chat_app import ChatApp
+from localspec.ui.chat_app import Appearance, ChatApp
 from localspec.ui.conversation import conversation_library
 from localspec.ui.conversation.engine_phase import EnginePhase
 from localspec.ui.screens.history import HistoryScreen
@@ -674,7 +674,7 @@ def stored(archive: Path, *texts: str, draft: str = "", **settings: Any) -> str:
 
 @asynccontextmanager
 async def without_a_model(
-    archive: Path, answers: Sequence[str] = ()
+    archive: Path, answers: Sequence[str] = (), problems: tuple[str, ...] = ()
 ) -> AsyncIterator[tuple[Chat, list[ScriptedSession], threading.Event]]:
     """A chat whose first pair cannot be loaded, and others once the event is set."""
     sessions: list[ScriptedSession] = []
@@ -687,7 +687,8 @@ async def without_a_model(
         sessions.append(ScriptedSession(answers=answers))
         return sessions[-1]
 
-    app = ChatApp(inline(load, lambda _: None), archive=archive)
+    appearance = Appearance(problems=problems)
+    app = ChatApp(inline(load, lambda _: None), archive=archive, appearance=appearance)
     async with app.run_test(size=(100, 30)) as pilot:
         chat = Chat(app, pilot, ScriptedSession())
         await chat.until(lambda: app.turns.phase is EnginePhase.UNUSABLE)
@@ -695,6 +696,30 @@ async def without_a_model(
     app.engine.shut_down()
     assert app.engine.join(10)
     assert app.library.shut_down()
+
+
+async def test_what_is_told_while_no_model_can_be_loaded_is_said(archive: Path) -> None:
+    async with without_a_model(archive, problems=("a wrong line",)) as (chat, _, loads):
+        assert "✗ a wrong line" in chat.transcript()
+        chat.app.pair_loader.trouble(ConversationError("the disk is full"))
+        assert "✗ the disk is full" in chat.transcript()
+        chat.app.pair_loader.switch("second")
+        chat.app.pair_loader.tell("a word meanwhile")
+        assert "a word meanwhile" not in chat.transcript()
+        loads.set()
+        await chat.until(chat.ready, "the second pair")
+        assert "a word meanwhile" in chat.transcript()
+
+
+async def test_what_is_told_before_the_engine_is_lost_is_said_then() -> None:
+    async with dying() as (chat, _, die):
+        chat.app.engine._transport._hear = lambda _: None
+        chat.app.pair_loader.reload()
+        chat.app.pair_loader.tell("a word meanwhile")
+        assert "a word meanwhile" not in chat.transcript()
+        die()
+        await chat.until(lambda: chat.app.turns.phase is EnginePhase.DEAD)
+        assert "a word meanwhile" in chat.transcript()
 
 
 async def test_a_conversation_opened_before_any_model_is_the_models_too(archive: Path) -> None:

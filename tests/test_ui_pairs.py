@@ -477,6 +477,16 @@ async def test_a_failed_load_brings_the_old_pair_and_the_conversation_back() -> 
         assert len(chat.session.messages) == 4
 
 
+async def test_what_is_told_while_a_pair_is_looked_at_is_said_if_it_is_refused() -> None:
+    rooms = Rooms()
+    rooms.refused["other"] = UsageError("no")
+    async with chatting(rooms) as chat:
+        chat.app.pair_loader.switch("other")
+        chat.app.pair_loader.tell("a word meanwhile")
+        await chat.until(chat.ready, "the refusal")
+        assert "a word meanwhile" in chat.transcript()
+
+
 async def test_a_logit_bias_that_another_pair_cannot_have_is_left_out_and_that_is_said() -> None:
     said, rooms = "the logit bias is left out", Rooms()
     rooms.broken["broken"] = OutOfMemory("it does not fit")

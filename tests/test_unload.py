@@ -123,6 +123,15 @@ async def test_models_are_unloaded_and_a_message_loads_them_again() -> None:
     assert app.engine.join(10)
 
 
+async def test_what_is_told_while_the_models_are_unloaded_is_said_then() -> None:
+    async with chatting() as chat:
+        chat.app.pair_loader.unload()
+        chat.app.pair_loader.tell("a word meanwhile")
+        assert "a word meanwhile" not in chat.transcript()
+        await chat.until(lambda: chat.app.turns.phase is EnginePhase.ASLEEP, "the unloading")
+        assert "a word meanwhile" in chat.transcript()
+
+
 async def test_a_command_that_needs_the_models_loads_them_again() -> None:
     async with unloaded() as (chat, loads):
         await chat.send("/unload")
