@@ -16,8 +16,9 @@ from textual.widgets import Input
 from localspec.chat.conversation import Message, Role
 from localspec.chat.history.store import Store
 from localspec.chat.history.tree import title_of
-from localspec.errors import LocalspecError, PromptTooLong
+from localspec.errors import LocalspecError, OutOfMemory, PromptTooLong
 from localspec.pairs.hub.pair_pull import PullRequest
+from localspec.process import messages as m
 from localspec.ui.chat_app import ChatApp
 from localspec.ui.commands import command_table
 from localspec.ui.commands.command_table import COMMANDS
@@ -523,6 +524,23 @@ async def test_another_model_counts_what_is_typed_anew(monkeypatch: pytest.Monke
         chat.app.pair_loader.switch("other")
         await chat.until(lambda: len(sessions) == 2 and chat.ready(), "the other pair")
         await chat.until(lambda: prompt.border_subtitle == "9 tokens", "another count")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_what_was_not_counted_before_a_load_is_counted_after_it(
+    fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with chatting() as chat:
+        asked: list[str] = []
+        monkeypatch.setattr(chat.app.engine, "count", asked.append)
+        chat.app.prompt.insert("x" * 2000)
+        await chat.until(lambda: len(asked) == 1, "a count that never comes")
+        info = chat.app.engine.info
+        assert info is not None
+        error = m.SentError.of(OutOfMemory("no room"))
+        ended = m.LoadFailed(error, info) if fails else m.Loaded(info)
+        chat.app._events.take(m.Envelope(0, ended))
+        await chat.until(lambda: len(asked) == 2, "another count")
 
 
 async def test_escape_closes_the_list_before_it_stops_the_answer() -> None:

@@ -105,6 +105,7 @@ class EngineEvents:
         """Say that a load failed; the pair before may be back, in a new session."""
         if failed.info is not None:
             self.tools.loaded()
+        self.size.died()
         self.app.pair_loader.failed(failed)
         self.sender.give_back()
 

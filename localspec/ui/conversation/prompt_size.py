@@ -38,12 +38,12 @@ class PromptSize:
         self.show()
 
     def loaded(self) -> None:
-        """Forget the count: another model may have other tokens."""
-        self._counted = ("", 0)
+        """Count anew: another model may have other tokens, and no model was there to count."""
+        self._counted, self._counting = ("", 0), ""
         self.show()
 
     def died(self) -> None:
-        """Expect no count of a lost engine."""
+        """Expect no count of an engine that is lost, or had no model."""
         self._counting = ""
 
     def _size_of(self, text: str) -> str:
