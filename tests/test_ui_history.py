@@ -707,8 +707,7 @@ async def test_what_is_told_while_no_model_can_be_loaded_is_said(archive: Path) 
         chat.app.pair_loader.tell("a word meanwhile")
         assert "a word meanwhile" not in chat.transcript()
         loads.set()
-        await chat.until(chat.ready, "the second pair")
-        assert "a word meanwhile" in chat.transcript()
+        await chat.until(lambda: "a word meanwhile" in chat.transcript(), "the second pair")
 
 
 async def test_what_is_told_before_the_engine_is_lost_is_said_then() -> None:
@@ -720,6 +719,23 @@ async def test_what_is_told_before_the_engine_is_lost_is_said_then() -> None:
         die()
         await chat.until(lambda: chat.app.turns.phase is EnginePhase.DEAD)
         assert "a word meanwhile" in chat.transcript()
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+async def test_what_was_told_before_the_last_conversation_is_there_stays(
+    archive: Path, resumes: bool
+) -> None:
+    last = stored(archive, "I am Ada.", "Hello.")
+    said = Appearance(problems=("a wrong line",))
+    engine, resume = inline(lambda *_: ScriptedSession()), last if resumes else None
+    app = ChatApp(engine, archive=archive, resume=resume, appearance=said)
+    async with app.run_test(size=(100, 30)) as pilot:
+        chat = Chat(app, pilot, ScriptedSession())
+        await chat.until(lambda: app.library.restored and chat.ready(), "the conversation")
+        assert "✗ a wrong line" in chat.transcript()
+        assert ("Hello." in chat.transcript()) is resumes
+    assert app.engine.join(10)
+    assert app.library.shut_down()
 
 
 async def test_a_conversation_opened_before_any_model_is_the_models_too(archive: Path) -> None:

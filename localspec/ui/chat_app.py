@@ -163,9 +163,7 @@ class ChatApp(App[None], inherit_bindings=False):
         self._tools = ChatTools(self.turns, self.soon, self._sender.give_back)
         self._reading = PromptReading(self._show_progress, self.set_timer)
         self._idle_watch = IdleWatch(self._appearance.idle_s, self._unload_idle, self.set_timer)
-        self.library = ConversationLibrary(
-            store_thread, record, resume, self.turns, self._sender.begin
-        )
+        self.library = ConversationLibrary(store_thread, record, resume, self.turns, self._restored)
         self.pair_loader: PairLoader = PairLoader(self.turns, self.library, self.title_line)
         self._events = EngineEvents(
             self, self._sender, self._prompt_size, self._tools, self._appearance.proposes
@@ -289,6 +287,11 @@ class ChatApp(App[None], inherit_bindings=False):
             self.soon,
             lambda: self.pairs.offer(event.asked, event.missing),
         )
+
+    def _restored(self, there: bool) -> None:
+        """Say and send what has waited for a conversation that was left or chosen."""
+        self.pair_loader.say_unsaid()
+        self._sender.begin(there)
 
     def _unload_idle(self) -> None:
         """Give the memory back, unless something goes on or a screen asks the engine."""

@@ -133,6 +133,7 @@ class EngineEvents:
         if error is not None:
             self._leave_comparison()
         self.app.turns.changed(_raised(error))
+        self.app.pair_loader.say_unsaid()
         (self.sender.answered if error is None else self.sender.give_back)()
 
     def _leave_comparison(self) -> None:

@@ -16,7 +16,7 @@ from localspec.loading.load_request import LoadRequest
 from localspec.process.messages import LoadFailed, SessionInfo
 from localspec.safe_text import one_line, reason
 from localspec.ui.conversation.conversation_library import ConversationLibrary
-from localspec.ui.conversation.engine_phase import LOADABLE, EnginePhase
+from localspec.ui.conversation.engine_phase import EnginePhase
 from localspec.ui.conversation.turn_controller import TurnController
 from localspec.ui.pairs.pair_events import PairMissing
 from localspec.ui.status_lines import TitleLine
@@ -39,7 +39,7 @@ class PairLoader:
     library: ConversationLibrary
     title: TitleLine
     load_error: Exception | None = None
-    _unsaid: list[tuple[str, str, bool]] = field(default_factory=list)  # until a load has ended
+    _unsaid: list[tuple[str, str, bool]] = field(default_factory=list)  # see `tell`
     _first: bool = True
     _freed: bool = False  # whether the pair before had to make room
     _then: Callable[[], None] | None = None
@@ -73,7 +73,7 @@ class PairLoader:
     def failed(self, failed: LoadFailed) -> None:
         """Say that a load failed or was cancelled; the pair before is back, or none is loaded."""
         self._say_failed(failed)
-        self._say_unsaid()
+        self.say_unsaid()
 
     def _say_failed(self, failed: LoadFailed) -> None:
         first, self._first, self._then = self._first, False, None
@@ -109,7 +109,7 @@ class PairLoader:
             self.load_error = error
         self._then = None
         self.turns.died(error)
-        self._say_unsaid()
+        self.say_unsaid()
 
     def switch(self, name: str) -> None:
         """Load another pair in place of this one; the conversation stays."""
@@ -120,7 +120,7 @@ class PairLoader:
             self._freed = False
             record, engine = self.turns.record, self.turns.engine
             if engine.has_bias:
-                self._then = partial(self.turns.transcript.say, _NO_BIAS)
+                self._then = partial(self.tell, _NO_BIAS)
             self._begin(lambda: engine.load(name, record.messages(), record.stored_as))
 
     def reload(self, then: Callable[[], None] | None = None, **changes: Any) -> None:
@@ -162,7 +162,7 @@ class PairLoader:
             self.turns.transcript.say_error(error)
         self.turns.enter(EnginePhase.ASLEEP)
         self.turns.dashboard.leave()
-        self._say_unsaid()
+        self.say_unsaid()
 
     def perform(self, make: Callable[[LoadRequest], Struct]) -> None:
         """Run a job while the pair is unloaded, and load the pair again."""
@@ -174,8 +174,8 @@ class PairLoader:
             )
 
     def tell(self, text: str, remedy: str = "", *, error: bool = False) -> None:
-        """Show a message from elsewhere, now or at the end of a load, which redraws everything."""
-        if self.turns.engine.info is None and self.turns.phase not in LOADABLE:
+        """Show a message from elsewhere, now or once the conversation has been drawn anew."""
+        if self._redraws:
             self._unsaid.append((text, remedy, error))
         else:
             self.turns.transcript.tell(text, remedy, error=error)
@@ -188,14 +188,24 @@ class PairLoader:
         self.turns.enter(EnginePhase.READY)
         self.turns.dashboard.seat(info)
         self.turns.show_conversation()
-        self._say_unsaid()
+        self.say_unsaid()
         self.title.show(info)
         self.library.loaded(info)
 
-    def _say_unsaid(self) -> None:
-        for text, remedy, error in self._unsaid:
-            self.turns.transcript.say(text, remedy, error=error)
-        self._unsaid.clear()
+    def say_unsaid(self) -> None:
+        """Show what was told since the conversation was about to be drawn anew."""
+        if not self._redraws:
+            for text, remedy, error in self._unsaid:
+                self.turns.transcript.say(text, remedy, error=error)
+            self._unsaid.clear()
+
+    @property
+    def _redraws(self) -> bool:
+        """Whether the conversation is about to be drawn anew, without what was told."""
+        phase = self.turns.phase
+        if phase is EnginePhase.READY:  # the last run's conversation may be on its way
+            return not self.library.restored
+        return phase in (EnginePhase.LOADING, EnginePhase.CHANGING)
 
 
 def switch_failure(failed: LoadFailed) -> list[tuple[str, str]]:
