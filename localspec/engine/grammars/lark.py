@@ -25,9 +25,10 @@ _NOTES = frozenset(
     {"$schema", "$id", "$comment", "title", "description", "default", "examples", "deprecated"}
     | {"readOnly", "writeOnly", *SHARED}
 )
-# Integers without bounds get these, since a model that repeats a digit would never end one.
+# Integers without bounds get these, since a model that repeats a digit would never end one. They
+# leave room for what has 64 bits: identities, times in microseconds.
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
-_LARGEST = 10**15
+_LARGEST = 9 * 10**18
 _WHOLE = frozenset({"const"}) | frozenset(
     f"{bound}{what}" for bound in ("min", "max") for what in ("Length", "Items", "Properties")
 )
