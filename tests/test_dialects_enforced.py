@@ -438,6 +438,61 @@ def test_schemas_that_refer_to_each_other_take_little_time(schema: dict[str, Any
     assert worked() - begun < 5  # a tenth of a second
 
 
+GEMMA = "google-gemma-4-31B-it"
+WHOLE = {"type": "integer"}
+PATTERN: dict[str, Any] = {"patternProperties": {"^x": {}}, "additionalProperties": False}
+
+
+def call_of_f(name: str, given: dict[str, Any]) -> str:
+    """A call of the tool `f` as a template's model writes it; its arguments have no texts."""
+    if name == GEMMA:
+        inside = json.dumps(given, separators=(",", ":")).replace('"', "")
+        return f"<|tool_call>call:f{inside}<tool_call|>"
+    if name == "LFM2-8B-A1B":
+        inside = ", ".join(f"{key}={value!r}" for key, value in given.items())
+        return f"<|tool_call_start|>[f({inside})]<|tool_call_end|>"
+    inside = "".join(
+        f"<parameter={key}>\n{json.dumps(value)}\n</parameter>\n" for key, value in given.items()
+    )
+    return f"<tool_call>\n<function=f>\n{inside}</function>\n</tool_call>"
+
+
+@pytest.mark.parametrize("name", [GEMMA, "LFM2-8B-A1B", "Qwen3-Coder"])
+@pytest.mark.parametrize(
+    ("schema", "given", "fits"),
+    [
+        ({"properties": {"a": {"additionalProperties": {}}}}, {"a": {"x": 1}}, True),
+        ({"properties": {"a": {"additionalProperties": {}}}}, {"a": {"x": {"y": [1, {}]}}}, True),
+        ({"properties": {"a": PATTERN}}, {"a": {"x": 1}}, True),
+        ({"properties": {"a": {"properties": {"b": WHOLE}}}}, {"a": {"x": 1}}, False),
+        ({"properties": {"a": WHOLE}, "additionalProperties": {}}, {"a": 1, "x": 2}, True),
+        ({"properties": {"a": WHOLE}, "additionalProperties": {}}, {"x": 2}, True),
+        ({"properties": {"a": WHOLE}, "additionalProperties": {}}, {"a": True}, False),
+        ({"properties": {"a": WHOLE}, **PATTERN}, {"a": 1, "x": 2}, True),
+        ({"properties": {"a": WHOLE}}, {"a": 1, "x": 2}, False),
+    ],
+)
+def test_an_object_may_have_what_its_schema_does_not_name(
+    name: str, schema: dict[str, Any], given: dict[str, Any], fits: bool
+) -> None:
+    """Its values were forbidden, and free-form objects stayed empty."""
+    dialect, _ = learnt_of(name)
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    state = grammars(marked=False).begin(calls_of(dialect, tools).required())
+    text = call_of_f(name, given)
+    assert (allowed(plain(), state, text) == "") is fits
+    ((_, arguments),) = ((call.name, call.arguments) for call in dialect.calls(text, tools))
+    assert arguments == given or name == "Qwen3-Coder"  # a value without a schema is text there
+
+
+@pytest.mark.parametrize("name", [GEMMA, "LFM2-8B-A1B", "Qwen3-Coder"])
+def test_names_by_pattern_are_refused_if_all_must_be_enforced(name: str) -> None:
+    dialect, _ = learnt_of(name)
+    tool = CallableTool("f", {"type": "object", **PATTERN}, "tools", True)
+    with pytest.raises(SchemaError, match="'patternProperties'"):
+        call_grammar(dialect.marks, [tool], several=False)
+
+
 @pytest.mark.parametrize("name", ["Qwen3-Coder", "LFM2-8B-A1B", "google-gemma-4-31B-it"])
 @pytest.mark.parametrize("odd", [{"$ref": 5}, {"const": 1, "enum": -1}, {"anyOf": 1, "type": 2}])
 def test_keywords_with_odd_values_say_nothing(name: str, odd: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ all of it must be enforced.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from localspec.errors import UsageError
@@ -84,6 +84,11 @@ def mark(text: str) -> str:
 def until(text: str) -> str:
     """Any text up to and including the first `text`, whose marks are tokens as in `mark`."""
     return f"%until {literal(text)}"
+
+
+def other_than(pattern: str, texts: Iterable[str]) -> str:
+    """The definition of a terminal: text that matches an expression and is none of `texts`."""
+    return " ".join([f"/{pattern}/", *(f"& ~{literal(text)}" for text in texts)])
 
 
 def json_value(

@@ -12,7 +12,6 @@ from localspec.chat.dialects.enforcement.value_rules import (
     GemmaRules,
     NestedRules,
     PythonArguments,
-    ValueRules,
 )
 from localspec.chat.dialects.marks import is_mark, split_marks
 from localspec.chat.dialects.shapes import HERMES, AnswerMarks, CallLayout, CallShape
@@ -240,29 +239,24 @@ def _named(shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[str
 
 def _python(shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[str, str]]:
     values = PythonArguments(tool, of, raw=shape.raw)
-    inside = values.members(_valued(values))
+    parts, rest = values.arguments()
+    inside = values.members(parts, rest=rest)
     return f'{lark.literal(tool.name + "(")} {inside} ")"', values.rules
 
 
 def _gemma(_shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[str, str]]:
     values = GemmaRules(tool, of)
+    parts, rest = values.arguments()
     # This model's template sorts the arguments by name.
-    parts = sorted(_valued(values), key=lambda one: one[0].lower())
-    return f"{lark.literal(tool.name)} {values.object(parts)}", values.rules
+    parts.sort(key=lambda one: one[0].lower())
+    return f"{lark.literal(tool.name)} {values.object(parts, rest=rest)}", values.rules
 
 
 def _nested(shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[str, str]]:
     values = NestedRules(tool, of, shape.key_open.removesuffix("<"))
-    inside = values.members(_valued(values))
+    parts, _ = values.arguments()  # other names look like closing tags
+    inside = values.members(parts)
     return f"{lark.literal(tool.name)} {lark.mark(shape.name_end)} {inside}", values.rules
-
-
-def _valued(values: ValueRules) -> list[tuple[str, str, bool]]:
-    tool = values.tool
-    return [
-        (name, values.value(schema, f"{tool.place}.properties.{name}"), needed)
-        for name, schema, needed in tool.properties()
-    ]
 
 
 def _quoted(text: str) -> str:

@@ -28,12 +28,13 @@ def tagged(shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[str
     Raises:
         SchemaError: a keyword must be enforced, but cannot be.
     """
+    tool.require_enforceable(tool.schema, tool.place)
     values = _TagValues(shape, tool, of)
     parts = []
     for name, schema, needed in tool.properties():
         one = values.argument(name, schema)
         parts.append(one if needed else f"({one})?")
-    if tool.schema.get("additionalProperties", not parts):
+    if tool.other_properties() is not False:
         parts.append(f"({values.other()})*")
     # If several calls are numbered, the number is part of the mark.
     ends = [
@@ -75,9 +76,10 @@ class _TagValues:
     def other(self) -> str:
         """The rule of an argument that the schema does not name."""
         shape = self._shape
-        self.rules.setdefault("OTHER", r"/[A-Za-z_][\w.\-]*/")
+        name, known = f"{self._of}other".upper(), (one for one, _, _ in self._tool.properties())
+        self.rules[name] = lark.other_than(r"[A-Za-z_][\w.\-]*", known)
         return (
-            f"{lark.mark(shape.key_open)} OTHER {lark.mark(shape.value_open)} {self._until} blank"
+            f"{lark.mark(shape.key_open)} {name} {lark.mark(shape.value_open)} {self._until} blank"
         )
 
     def _text(self, texts: list[str | None]) -> str:

@@ -49,6 +49,10 @@ class CallableTool:
         """The arguments: name, schema, whether it is required."""
         return _properties(self.schema)
 
+    def other_properties(self) -> Any:
+        """The schema of arguments that the tool does not name; False if there are none."""
+        return _other_properties(self.schema)
+
     def require_enforceable(self, schema: Any, place: str, words: Sequence[str] = ()) -> None:
         """Refuse keywords that cannot be enforced, if the tool is strict.
 
@@ -126,8 +130,8 @@ class ValueRules(ABC):
         """What precedes a value in an object; empty if the notation cannot write the name."""
         raise NotImplementedError
 
-    def any_key(self) -> str:
-        """What precedes a value whose name is not given."""
+    def any_key(self, names: Sequence[str]) -> str:
+        """What precedes a value whose name is none of `names`."""
         raise NotImplementedError
 
     def listed(self, items: Sequence[str]) -> str:
@@ -151,12 +155,21 @@ class ValueRules(ABC):
 
     # The same in all notations
 
+    def arguments(self) -> tuple[list[tuple[str, str, bool]], str]:
+        """The tool's arguments as in `object`: those that it names, and the rule of others.
+
+        Raises:
+            SchemaError: a keyword must be enforced, but cannot be.
+        """
+        self.tool.require_enforceable(self.tool.schema, self.tool.place)
+        return self._parts(self.tool.schema, self.tool.place)
+
     def members(self, parts: Sequence[tuple[str, str, bool]], *, rest: str = "") -> str:
         """Names with values in the given order; parts that are not required may be missing."""
         named = [
             (f"{key} {value}", needed) for name, value, needed in parts if (key := self.key(name))
         ]
-        other = f"{self.any_key()} {rest}" if rest else ""
+        other = f"{self.any_key([name for name, _, _ in parts])} {rest}" if rest else ""
         tail = f"({self.between} {other})*" if rest else ""
         ways, after = [f"{other} {tail}"] if rest else [], tail
         if rest:
@@ -223,13 +236,18 @@ class ValueRules(ABC):
         return self._object(schema, place)
 
     def _object(self, schema: Mapping[str, Any], place: str) -> str:
+        parts, rest = self._parts(schema, place)
+        return self.object(parts, rest=rest)
+
+    def _parts(
+        self, schema: Mapping[str, Any], place: str
+    ) -> tuple[list[tuple[str, str, bool]], str]:
         parts = [
             (name, self.value(one, f"{place}.properties.{name}"), needed)
             for name, one, needed in _properties(schema)
         ]
-        more = schema.get("additionalProperties", not parts)
-        rest = self.value(more, f"{place}.additionalProperties") if more else ""
-        return self.object(parts, rest=rest)
+        more = _other_properties(schema)
+        return parts, "" if more is False else self.value(more, f"{place}.additionalProperties")
 
     def _number(self, schema: Mapping[str, Any]) -> str:
         kept = {name: schema[name] for name in ("type", *_NUMBERS) if name in schema}
@@ -245,11 +263,12 @@ class ValueRules(ABC):
         found = list(dict.fromkeys(ways))
         return self._rule(" | ".join(found)) if len(found) > 1 else "".join(found)
 
-    def _rule(self, rule: str) -> str:
-        """Add a rule, and return its name."""
+    def _rule(self, rule: str, *, terminal: bool = False) -> str:
+        """Add a rule, or a terminal, and return its name."""
         name = next((name for name, one in self.rules.items() if one == rule), "")
         if not name:
             name = f"{self._of}n{len(self.rules)}"
+            name = name.upper() if terminal else name
             self.rules[name] = rule
         return name
 
@@ -273,7 +292,7 @@ class PythonRules(ValueRules):
         """The quoted name and a colon."""
         return f'{lark.literal(repr(name) + ":")} " "?'
 
-    def any_key(self) -> str:
+    def any_key(self, names: Sequence[str]) -> str:  # noqa: ARG002 - a known name is the longer text
         """Any quoted text and a colon."""
         return f'{self.text()} ":" " "?'
 
@@ -306,9 +325,10 @@ class PythonArguments(PythonRules):
         """The name and `=`; empty if Python does not allow the name."""
         return lark.literal(f"{name}=") if re.fullmatch(r"[A-Za-z_]\w*", name) else ""
 
-    def any_key(self) -> str:
-        """Any name and `=`."""
-        return r"/[A-Za-z_][A-Za-z0-9_]*=/"
+    def any_key(self, names: Sequence[str]) -> str:
+        """Any other name and `=`."""
+        key = lark.other_than(r"[A-Za-z_][A-Za-z0-9_]*=", (f"{name}=" for name in names))
+        return self._rule(key, terminal=True)
 
     def anything(self) -> str:
         """A text, or another value as a Python literal."""
@@ -348,9 +368,10 @@ class GemmaRules(ValueRules):
         plain = re.fullmatch(r"[^\s<>\"'`{}()\[\],:=|;]+", name)
         return f'{_letters(name) if plain else self.known_text(name)} ":"'
 
-    def any_key(self) -> str:
-        """A word and a colon."""
-        return r"/[A-Za-z_][\w.\-]*:/"
+    def any_key(self, names: Sequence[str]) -> str:
+        """Any other word and a colon."""
+        key = lark.other_than(r"[A-Za-z_][\w.\-]*:", (f"{name}:" for name in names))
+        return self._rule(key, terminal=True)
 
 
 class NestedRules(ValueRules):
@@ -428,6 +449,13 @@ def _properties(schema: Mapping[str, Any]) -> list[tuple[str, Any, bool]]:
     required = needed if isinstance(needed, list) else ()
     named = found.items() if isinstance(found, Mapping) else ()
     return [(name, one, name in required) for name, one in named]
+
+
+def _other_properties(schema: Mapping[str, Any]) -> Any:
+    """The schema of an object's properties that it does not name; False if there are none."""
+    if schema.get("patternProperties"):  # rules cannot tell which of them a name means
+        return True
+    return schema.get("additionalProperties", not _properties(schema))
 
 
 def _apart(one: Any, other: Any, whole: Any, compared: set[tuple[str, ...]] | None = None) -> bool:
