@@ -262,6 +262,8 @@ def test_whatever_is_let_through_is_read_as_a_call(name: str, marked: bool) -> N
         random.Random(name),
     )
     closers = [*shape.after, shape.value_close, shape.value_close.strip(), '<|"|>']
+    if shape.style == "tags":  # what may follow a text with its mark
+        closers += [shape.value_close + one for one in (shape.key_open, *shape.after[:1])]
     closers += [close for _, close in dialect.marks.thoughts]
     if shape.style == "nested":
         mark = shape.key_open.removesuffix("<")
@@ -436,6 +438,45 @@ def test_schemas_that_refer_to_each_other_take_little_time(schema: dict[str, Any
     assert call_grammar(dialect.marks, tools_of(tools), several=True).required()
     assert dialect.calls(raw, tools) == [Call("f", {"a": 1})]
     assert worked() - begun < 5  # a tenth of a second
+
+
+TAGGED = {
+    "Qwen3-Coder": (
+        "<tool_call>\n<function=f>\n",
+        "<parameter={}>\n{}\n</parameter>\n",
+        "</function>\n</tool_call>",
+    ),
+    "MiniMax-M2": (
+        '<minimax:tool_call>\n<invoke name="f">\n',
+        '<parameter name="{}">{}</parameter>\n',
+        "</invoke>\n</minimax:tool_call>",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TAGGED)
+def test_a_text_between_tags_may_hold_its_closing_mark(name: str) -> None:
+    """As for the reader, that counts only before another argument, or the call's end."""
+    dialect, _ = learnt_of(name)
+    begin, argument, end = TAGGED[name]
+    text = {"type": "string"}
+    schema = {"type": "object", "properties": {"old": text, "new": text}, "required": ["old", "new"]}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    state = grammars(marked=False).begin(calls_of(dialect, tools, strict=True).required())
+
+    def call(*given: tuple[str, str]) -> str:
+        return begin + "".join(argument.format(*one) for one in given) + end
+
+    inner = "<a>\n  <parameter>1</parameter>\n</a>"
+    for old, new in ((inner, "x"), ("x", inner), (inner, inner), ("", "")):
+        raw = call(("old", old), ("new", new))
+        assert allowed(plain(), state, raw) == ""
+        assert dialect.calls(raw, tools) == [Call("f", {"old": old, "new": new})]
+    both = ("old", "x"), ("new", "y")
+    assert allowed(plain(), state, call(*both).replace("\n</parameter>", "</parameter>")) == ""
+    for wrong in (both[:1], both[1:], (*both, ("new", "z")), (both[0], ("other", "y"))):
+        for raw in (call(*wrong), call(*wrong).replace("\n</parameter>", "</parameter>")):
+            assert allowed(plain(), state, raw)
 
 
 GEMMA = "google-gemma-4-31B-it"

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 from urllib.parse import unquote
 
 import msgspec
@@ -31,13 +31,19 @@ _MOST_COMPARED = 200
 _IN_PLACE = ("anyOf", "oneOf", "allOf")
 # Prefix for the names of definitions in their original form.
 _CAME = "as it came "
+_TEXT = r'"(?:\\.|[^"\\])*"'
 # `%mark`, `%until` and `%json`; texts, expressions and comments are matched to skip them.
 _WORDS = re.compile(
-    r'%(?P<kind>mark|until)\s+(?P<mark>"(?:\\.|[^"\\])*")|(?P<json>%json)\s*(?=\{)'
-    r'|"(?:\\.|[^"\\])*"|//[^\n]*|#[^\n]*|/(?:\\.|[^/\\\n])+/'
+    rf"%mark\s+(?P<mark>{_TEXT})"
+    rf"|%until\s+(?P<until>{_TEXT})(?:\s*&\s*(?P<then>{_TEXT}))?"
+    rf"(?:\s*~\s*(?P<no>{_TEXT})\s*&\s*\((?P<more>(?:\s*{_TEXT})+)\s*\))?"
+    r"|(?P<json>%json)\s*(?=\{)"
+    rf"|{_TEXT}|//[^\n]*|#[^\n]*|/(?:\\.|[^/\\\n])+/"
 )
 _CAUSE = re.compile(r"^(?:at \d+\(\d+\): )?(?:failed to compile JSON schema: )?")
 Schema = Mapping[str, Any]
+Part: TypeAlias = str | int | None
+"""Of a mark: text, a token, or None for white space that may be missing."""
 
 
 class GuidedVocabulary(Vocabulary, Protocol):
@@ -204,6 +210,10 @@ def _resolved(grammar: str, divided: Callable[[str], list[str | int]]) -> str:
     is allowed if its text is, even if the tokenizer would cut that text differently; otherwise the
     mask would depend on more than the text so far.
     """
+
+    def marks(text: str | None) -> list[str | int]:
+        return divided(_decoded(text, 0)[0]) if text else []
+
     at = len(grammar) - len(grammar.lstrip()) + len(lark.HEAD)
     options: dict[str, Any] = {}
     if (after := grammar[at:].lstrip()).startswith("{"):
@@ -213,8 +223,11 @@ def _resolved(grammar: str, divided: Callable[[str], list[str | int]]) -> str:
     while found := _WORDS.search(grammar, at):
         written, at = written + grammar[at : found.start()], found.end()
         if found["mark"]:
-            parts = divided(_decoded(found["mark"], 0)[0])
-            written += _sequence(parts) if found["kind"] == "mark" else texts.until(parts)
+            written += _sequence(marks(found["mark"]))
+        elif found["until"]:
+            end = _joined(marks(found["until"]), marks(found["then"]))
+            more = [marks(one) for one in re.findall(_TEXT, found["more"] or "")]
+            written += texts.until(end, marks(found["no"]), more)
         elif found["json"]:
             schema, at = _decoded(grammar, at)
             written += f"%json {json.dumps(_enforceable(schema))}"
@@ -223,26 +236,58 @@ def _resolved(grammar: str, divided: Callable[[str], list[str | int]]) -> str:
     return "\n".join([written + grammar[at:], *texts.rules])
 
 
-def _sequence(parts: Sequence[str | int]) -> str:
-    return " ".join(lark.literal(one) if isinstance(one, str) else f"<[{one}]>" for one in parts)
+def _joined(parts: Sequence[Part], then: Sequence[Part]) -> list[Part]:
+    """The parts of two marks, with white space between them; those of one if there is one."""
+    return [*parts, None, *then] if then else [*parts]
+
+
+def _sequence(parts: Sequence[Part]) -> str:
+    """What matches `parts` in a rule. White space is short, as more would only cost time."""
+    return " ".join(map(_symbol, parts))
+
+
+def _symbol(part: Part) -> str:
+    if part is None:
+        return r"/[ \n]{1,2}/?"
+    return f"<[{part}]>" if isinstance(part, int) else lark.literal(part)
+
+
+def _expression(parts: Sequence[Part]) -> str:
+    """The expression of `parts`, none of which is a token."""
+    return "".join(
+        r"\s*" if one is None else "".join(f"\\x{{{ord(char):x}}}" for char in str(one))
+        for one in parts
+    )
 
 
 class _Texts:
-    """The rules for texts that end with a mark."""
+    """The rules and terminals for texts that end with a mark."""
 
     def __init__(self) -> None:
-        self.rules: list[str] = []
+        self._names: dict[str, str] = {}  # by definition
 
-    def until(self, parts: Sequence[str | int]) -> str:
-        """Any text up to and including the mark that consists of `parts`."""
-        token = next((i for i, one in enumerate(parts) if isinstance(one, int)), None)
-        if token is None:  # `suffix` is an attribute of a rule
-            rule = f"localspec_text_{len(self.rules)}"
-            self.rules.append(f"{rule}[suffix={_sequence(parts)}]: /(?s:.*)/")
-            return rule
+    @property
+    def rules(self) -> list[str]:
+        """All of them. `lazy` is an attribute of a rule: its text ends as soon as it can."""
+        return [
+            f"{name.upper()}: {text}\n{name}[lazy]: {name.upper()}"
+            for text, name in self._names.items()
+        ]
+
+    def until(self, end: Sequence[Part], no: Sequence[Part], more: Iterable[Sequence[Part]]) -> str:
+        """Any text up to and including the mark `end`; within it, none of `more` follows `no`."""
         # Expressions do not match tokens that are marks, so the text ends at the first one.
-        ahead = "".join(f"\\x{{{ord(char):x}}}" for char in "".join(map(str, parts[:token])))
-        return f"/(?s:.*){ahead}/ {_sequence(parts[token:])}"
+        token = next((i for i, one in enumerate(end) if isinstance(one, int)), len(end))
+        text = f"/(?s:.*){_expression(end[:token])}/"
+        follow = [_expression(one) for one in more if _is_plain([*no, *one])]
+        if follow:
+            text += f" & ~/(?s:.*){_expression([*no, None])}(?:{'|'.join(follow)})(?s:.*)/"
+        name = self._names.setdefault(text, f"localspec_text_{len(self._names)}")
+        return f"{name.upper()} {_sequence(end[token:])}" if token < len(end) else name
+
+
+def _is_plain(parts: Iterable[Part]) -> bool:
+    return not any(isinstance(one, int) for one in parts)
 
 
 def _decoded(grammar: str, at: int) -> tuple[Any, int]:

@@ -2,15 +2,16 @@
 
 As in llama.cpp, their first word distinguishes them from llama.cpp's own grammars (GBNF). There are
 three extensions to llguidance's syntax: ``%mark "text"`` means the vocabulary's tokens for the
-marks in the text; ``%until "text"`` means any text up to and including such marks; and a schema
-after ``%json`` may have the key ``x-localspec``, which says where the schema came from and whether
-all of it must be enforced.
+marks in the text; ``%until "text"`` means any text up to and including such marks, which in
+``%until "text" & "next" ~ "other" & ("a" "b")`` end it only before others, while some others do not
+follow each other within; and a schema after ``%json`` may have the key ``x-localspec``, which says
+where the schema came from and whether all of it must be enforced.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from localspec.errors import UsageError
@@ -81,9 +82,20 @@ def mark(text: str) -> str:
     return f"%mark {literal(text)}"
 
 
-def until(text: str) -> str:
-    """Any text up to and including the first `text`, whose marks are tokens as in `mark`."""
-    return f"%until {literal(text)}"
+def until(text: str, then: str = "", never: tuple[str, Sequence[str]] = ("", ())) -> str:
+    """Any text up to and including the first `text`, whose marks are tokens as in `mark`.
+
+    Args:
+        text: what ends it.
+        then: only a `text` before this ends it, but for white space between; it is included.
+        never: a text, and others that do not follow it within, but for white space between.
+    """
+    no, more = never
+    return (
+        f"%until {literal(text)}"
+        + (f" & {literal(then)}" if then else "")
+        + (f" ~ {literal(no)} & ({' '.join(map(literal, more))})" if more else "")
+    )
 
 
 def other_than(pattern: str, texts: Iterable[str]) -> str:

@@ -25,6 +25,7 @@ _BASE = {
     "NUMBER": "/[0-9]{1,4}/",
     "ID": r"/[A-Za-z0-9_\-]{1,64}/",
 }
+_ENDED = ("tags",)  # styles in which the rule of a call includes the first mark after it
 Ways = dict[str, str]
 """The call rule of each tool, by tool name."""
 
@@ -159,7 +160,8 @@ def _divided(shape: CallShape, rules: dict[str, str], *, several: bool) -> tuple
     opened = [_mark(shape, one) for one in lead]
     if shape.style == "named" and shape.name_at and opened:
         opened[-1] = f"ID? {opened[-1]}"
-    unit = " blank ".join([*opened, _body(shape, several=several), *close[:1]])
+    ends = close[:1] if shape.style not in _ENDED else []
+    unit = " blank ".join([*opened, _body(shape, several=several), *ends])
     rules["unit"] = unit
     outer = "".join(f" blank {one}" for one in close[1:])
     return begin, f"blank unit{_repeated(shape, close, several=several)}{outer} blank"
@@ -322,7 +324,7 @@ def _muse(
     blocks = []
     for name, way in ways.items():
         block = f"{lark.mark(shape.before[0])} blank {lark.mark(shape.before[1])} {way}"
-        ends = " blank ".join(lark.mark(one) for one in shape.after)
+        ends = " blank ".join(lark.mark(one) for one in shape.after[1:])
         blocks.append(f"{lark.literal(f' to={name}')} {message} {block} blank {ends}")
     rules["message"] = " | ".join(blocks)
     lead = f'(" to=self" {message} {lark.until("<|eom|>")} {lark.mark("<|start|>assistant")})?'

@@ -11,7 +11,7 @@ from localspec.chat.dialects.enforcement.value_rules import (
     PythonRules,
     given_values,
 )
-from localspec.chat.dialects.marks import shared_ends
+from localspec.chat.dialects.marks import blanks, shared_ends
 from localspec.chat.dialects.notations.values import kinds_of, referred
 from localspec.chat.dialects.shapes import CallShape
 from localspec.engine.grammars import lark
@@ -23,19 +23,13 @@ _TEXT_WORDS = ("pattern", "format", "minLength", "maxLength")
 
 
 def tagged(shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[str, str]]:
-    """The rule of a tool's call, and the rules that it refers to.
+    """The rule of a tool's call with the mark of its end, and the rules that it refers to.
 
     Raises:
         SchemaError: a keyword must be enforced, but cannot be.
     """
     tool.require_enforceable(tool.schema, tool.place)
     values = _TagValues(shape, tool, of)
-    parts = []
-    for name, schema, needed in tool.properties():
-        one = values.argument(name, schema)
-        parts.append(one if needed else f"({one})?")
-    if tool.other_properties() is not False:
-        parts.append(f"({values.other()})*")
     # If several calls are numbered, the number is part of the mark.
     ends = [
         "NUMBER" if one.isdigit() else lark.mark(one)
@@ -43,11 +37,15 @@ def tagged(shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[str
         if one
     ]
     head = " ".join([lark.literal(tool.name), *ends])
-    return " blank ".join([head, *parts]), values.rules
+    return f"{head} blank {values.arguments()}", values.rules
 
 
 class _TagValues:
-    """Makes the rules of arguments between tags."""
+    """Makes the rules of arguments between tags.
+
+    The rule of a value includes what follows it: `more`, the rule of further arguments from their
+    name on, or the call's end, if that `may_end` there.
+    """
 
     def __init__(self, shape: CallShape, tool: CallableTool, of: str) -> None:
         self.rules: dict[str, str] = {}
@@ -55,39 +53,82 @@ class _TagValues:
         self._python = PythonRules(tool, f"{of}p")
         self._told = shape.other_open not in ("", shape.value_open)  # text has its own tag
         self._close = lark.mark(shape.value_close.rstrip())
-        self._until = lark.until(shape.value_close.strip())
+        self._end = next(iter(shape.after), "")
 
-    def argument(self, name: str, schema: Any) -> str:
-        """The rule of an argument with its tags."""
+    def arguments(self) -> str:
+        """The rule of the arguments in the given order, and of what follows them."""
+        more, may_end = self._unnamed(), True
+        for name, schema, needed in reversed(self._tool.properties()):
+            value = self._argument(name, schema, more, may_end=may_end)
+            one = self._rule(f"{lark.literal(name)} {value}")
+            more = self._rule(f"{one} | {more}") if more and not needed else one
+            may_end = may_end and not needed
+        return self._next(more, may_end=may_end)
+
+    def _unnamed(self) -> str:
+        """The rule of arguments that the schema does not name; empty if there are none."""
+        if self._tool.other_properties() is False:
+            return ""
+        rule, known = f"{self._of}other", (name for name, _, _ in self._tool.properties())
+        self.rules[rule.upper()] = lark.other_than(r"[A-Za-z_][\w.\-]*", known)
+        ways = " | ".join(self._any_text(rule, may_end=True))
+        self.rules[rule] = f"{rule.upper()} {lark.mark(self._shape.value_open)} ({ways})"
+        return rule
+
+    def _argument(self, name: str, schema: Any, more: str, *, may_end: bool) -> str:
+        """The rule of a value with its tags."""
         place = f"{self._tool.place}.properties.{name}"
         kinds = kinds_of(_typed(schema), self._tool.schema)
         ways = []
         texts: list[str | None] = []
         if not kinds or "string" in kinds:
             texts = self._texts(schema, place)
-            ways.append(f"{lark.mark(self._shape.value_open)} {self._text(texts)}")
+            opened = lark.mark(self._shape.value_open)
+            ways += [f"{opened} {one}" for one in self._text(texts, more, may_end=may_end)]
         if self._told or None not in texts:
             # If the tag does not tell text from other values, any text is allowed.
-            ways += self._others(schema, kinds or set(_KINDS), place) if kinds or self._told else []
-        rule = f"{self._of}v{len(self.rules)}"
-        self.rules[rule] = " | ".join(dict.fromkeys(ways))
-        return f"{lark.mark(self._shape.key_open)} {lark.literal(name)} {rule} blank"
+            others = self._others(schema, kinds or set(_KINDS), place) if kinds or self._told else []
+            ways += [f"{one} blank {self._next(more, may_end=may_end)}" for one in others]
+        return f"({' | '.join(dict.fromkeys(ways))})"
 
-    def other(self) -> str:
-        """The rule of an argument that the schema does not name."""
-        shape = self._shape
-        name, known = f"{self._of}other".upper(), (one for one, _, _ in self._tool.properties())
-        self.rules[name] = lark.other_than(r"[A-Za-z_][\w.\-]*", known)
-        return (
-            f"{lark.mark(shape.key_open)} {name} {lark.mark(shape.value_open)} {self._until} blank"
-        )
+    def _next(self, more: str, *, may_end: bool) -> str:
+        """The rule of what follows a closed value."""
+        ways = [f"{lark.mark(self._shape.key_open)} {more}"] if more else []
+        if may_end:
+            ways.append(lark.mark(self._end) if self._end else '""')
+        return self._rule(" | ".join(ways))
 
-    def _text(self, texts: list[str | None]) -> str:
-        known = [one for one in dict.fromkeys(texts) if one is not None]
+    def _text(self, texts: list[str | None], more: str, *, may_end: bool) -> list[str]:
         if None in texts:
-            return self._until
+            return self._any_text(more, may_end=may_end)
+        known = [one for one in dict.fromkeys(texts) if one is not None]
         ways = " | ".join(lark.literal(one) if one else '""' for one in known)
-        return f"({ways}) {self._close}"
+        return [f"({ways}) {self._close} blank {self._next(more, may_end=may_end)}"]
+
+    def _any_text(self, more: str, *, may_end: bool) -> list[str]:
+        """The rules of any text.
+
+        As for the reader, the closing mark counts only where an argument or the call's end follows.
+        With the line break of the layout before it, it counts at once: so a model that would go on
+        with a wrong mark is led to the right one.
+        """
+        shape, end, led = self._shape, self._end, f"blank {self._next(more, may_end=may_end)}"
+        close, name = shape.value_close.strip(), shape.key_open
+        if not end:
+            return [f"{lark.until(close)} {led}"]
+        never = close, [*([] if more else [name]), *filter(None, shape.after[may_end:])]
+        ways = [f"{lark.until(close, name, never)} {more}"] if more else []
+        ways += [lark.until(close, end, never)] if may_end else []
+        if blanks(shape.value_close, at_end=False):
+            ways.append(f"{lark.until(shape.value_close.rstrip(), never=never)} {led}")
+        return ways
+
+    def _rule(self, rule: str) -> str:
+        """Add a rule, and return its name."""
+        name = next((name for name, one in self.rules.items() if one == rule), "")
+        name = name or f"{self._of}v{len(self.rules)}"
+        self.rules[name] = rule
+        return name
 
     def _texts(self, schema: Any, place: str) -> list[str | None]:
         """The texts that a value may be; None stands for any text."""
