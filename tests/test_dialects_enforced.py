@@ -460,7 +460,7 @@ def test_a_text_between_tags_may_hold_its_closing_mark(name: str) -> None:
     dialect, _ = learnt_of(name)
     begin, argument, end = TAGGED[name]
     text = {"type": "string"}
-    schema = {"type": "object", "properties": {"old": text, "new": text}, "required": ["old", "new"]}
+    schema = {"properties": {"old": text, "new": text}, "required": ["old", "new"]}
     tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
     state = grammars(marked=False).begin(calls_of(dialect, tools, strict=True).required())
 
@@ -477,6 +477,44 @@ def test_a_text_between_tags_may_hold_its_closing_mark(name: str) -> None:
     for wrong in (both[:1], both[1:], (*both, ("new", "z")), (both[0], ("other", "y"))):
         for raw in (call(*wrong), call(*wrong).replace("\n</parameter>", "</parameter>")):
             assert allowed(plain(), state, raw)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_text_that_escapes_nothing_may_hold_its_own_quote(strict: bool) -> None:
+    """Code was cut at its first quote; only what follows tells whether one ends a text."""
+    dialect, _ = learnt_of("LFM2.5-8B-A1B")
+    assert dialect.marks.calls[0].raw
+    schema = {
+        "type": "object",
+        "properties": {
+            "content": {"type": "string"},
+            "note": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+            "count": {"type": "integer"},
+        },
+        "required": ["content"],
+    }
+    tools = [{"type": "function", "function": {"name": "write", "parameters": schema}}]
+    state = grammars(marked=False).begin(calls_of(dialect, tools, strict=strict).required())
+    for given, more in (
+        ("content='print('hi')'", {"content": "print('hi')"}),
+        ("content='The dogs' bowl'", {"content": "The dogs' bowl"}),
+        ("content='a', note='d['k'] = f('x')'", {"content": "a", "note": "d['k'] = f('x')"}),
+        ('content="say "a"", count=3', {"content": 'say "a"', "count": 3}),
+    ):
+        raw = f"<|tool_call_start|>[write({given})]<|tool_call_end|>"
+        assert dialect.calls(raw, tools) == [Call("write", more)]
+        assert (allowed(plain(), state, raw) == "") is not strict, given
+    for given, fits in (
+        ("content='a', note='b', count=3", True),
+        ('content="it\'s", note=None', True),
+        ("content='a', count='b'", False),
+        ("content='a', other='b'", False),
+        ("content=3", False),
+        ("note='a'", False),
+        ("content='a', note='b')", False),
+    ):
+        raw = f"<|tool_call_start|>[write({given})]<|tool_call_end|>"
+        assert (allowed(plain(), state, raw) == "") is fits, given
 
 
 GEMMA = "google-gemma-4-31B-it"

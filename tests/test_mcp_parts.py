@@ -561,6 +561,7 @@ ODD: tuple[dict[str, Any], ...] = (
     {"type": "array", "minItems": True},
     {"type": "array", "maxItems": 0},  # this and the next are not odd
     {"type": "array", "maxItems": 1},
+    {"enum": [{"a": 1, "b": 2}]},
 )
 
 

@@ -25,7 +25,7 @@ _BASE = {
     "NUMBER": "/[0-9]{1,4}/",
     "ID": r"/[A-Za-z0-9_\-]{1,64}/",
 }
-_ENDED = ("tags",)  # styles in which the rule of a call includes the first mark after it
+_ENDED = ("tags", "python")  # styles in which a call's rule includes the first mark after it
 Ways = dict[str, str]
 """The call rule of each tool, by tool name."""
 
@@ -84,6 +84,8 @@ def call_grammar(
     if marks.speech == "muse":
         return _muse(shape, ways, rules, several, thinks)
     rules["one"] = " | ".join(dict.fromkeys(ways.values()))
+    if shape.style == "python":
+        rules["ended"] = _python_ended(shape, several=several)
     if shape.layout is not None:
         begin, rest = _laid_out(shape, shape.layout, several=several)
     else:
@@ -169,16 +171,18 @@ def _divided(shape: CallShape, rules: dict[str, str], *, several: bool) -> tuple
 
 def _body(shape: CallShape, *, several: bool) -> str:
     if shape.style == "python":
-        return f'"[" one{_more(several, "python")} "]"'
+        return '"[" one'
     if shape.style != "json":
         return "one"
     lines = " (blank one)*" if several and shape.before else ""
-    return f'(one{lines} | "[" wide one{_more(several, "json")} wide "]")'
+    more = ' (blank "," wide one)*' if several else ""
+    return f'(one{lines} | "[" wide one{more} wide "]")'
 
 
-def _more(several: bool, style: str) -> str:
-    comma = '"," " "?' if style == "python" else 'blank "," wide'
-    return f" ({comma} one)*" if several else ""
+def _python_ended(shape: CallShape, *, several: bool) -> str:
+    """What follows the arguments of a call: another call, or the mark after all of them."""
+    more = ' | ")" "," " "? one' if several else ""
+    return f'")" "]" {" ".join(["blank", *map(lark.mark, shape.after[:1])])}{more}'
 
 
 def _repeated(shape: CallShape, close: Sequence[str], *, several: bool) -> str:
@@ -240,10 +244,10 @@ def _named(shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[str
 
 
 def _python(shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[str, str]]:
-    values = PythonArguments(tool, of, raw=shape.raw)
+    values = PythonArguments(tool, of, raw=shape.raw, close="".join(shape.after[:1]))
     parts, rest = values.arguments()
-    inside = values.members(parts, rest=rest)
-    return f'{lark.literal(tool.name + "(")} {inside} ")"', values.rules
+    inside = values.members(parts, "ended", rest=rest)
+    return f"{lark.literal(tool.name + '(')} {inside}", values.rules
 
 
 def _gemma(_shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[str, str]]:
@@ -257,7 +261,7 @@ def _gemma(_shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[st
 def _nested(shape: CallShape, tool: CallableTool, of: str) -> tuple[str, dict[str, str]]:
     values = NestedRules(tool, of, shape.key_open.removesuffix("<"))
     parts, _ = values.arguments()  # other names look like closing tags
-    inside = values.members(parts)
+    inside = values.members(parts, "")
     return f"{lark.literal(tool.name)} {lark.mark(shape.name_end)} {inside}", values.rules
 
 

@@ -85,9 +85,9 @@ class _TagValues:
             texts = self._texts(schema, place)
             opened = lark.mark(self._shape.value_open)
             ways += [f"{opened} {one}" for one in self._text(texts, more, may_end=may_end)]
-        if self._told or None not in texts:
+        if self._told or (kinds and None not in texts):
             # If the tag does not tell text from other values, any text is allowed.
-            others = self._others(schema, kinds or set(_KINDS), place) if kinds or self._told else []
+            others = self._others(schema, kinds or set(_KINDS), place)
             ways += [f"{one} blank {self._next(more, may_end=may_end)}" for one in others]
         return f"({' | '.join(dict.fromkeys(ways))})"
 

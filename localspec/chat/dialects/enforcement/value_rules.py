@@ -151,7 +151,7 @@ class ValueRules(ABC):
 
     def object(self, parts: Sequence[tuple[str, str, bool]], *, rest: str = "") -> str:
         """An object of parts (name, value, whether it is required); `rest` allows other names."""
-        return f'"{{" {self.members(parts, rest=rest)} "}}"'
+        return f"{lark.literal('{')} {self.members(parts, lark.literal('}'), rest=rest)}"
 
     # The same in all notations
 
@@ -164,22 +164,25 @@ class ValueRules(ABC):
         self.tool.require_enforceable(self.tool.schema, self.tool.place)
         return self._parts(self.tool.schema, self.tool.place)
 
-    def members(self, parts: Sequence[tuple[str, str, bool]], *, rest: str = "") -> str:
-        """Names with values in the given order; parts that are not required may be missing."""
-        named = [
-            (f"{key} {value}", needed) for name, value, needed in parts if (key := self.key(name))
-        ]
-        other = f"{self.any_key([name for name, _, _ in parts])} {rest}" if rest else ""
-        tail = f"({self.between} {other})*" if rest else ""
-        ways, after = [f"{other} {tail}"] if rest else [], tail
+    def members(self, parts: Sequence[tuple[str, str, bool]], end: str, *, rest: str = "") -> str:
+        """Names with values in the given order, then `end`; what is not required may be missing."""
+        after, ways = end, [end]
         if rest:
-            after = self._rule(after)
-        for written, needed in reversed(named):
-            ways = [f"{written} {after}"] + ([] if needed else ways)
-            follows = f"{self.between} {written}"
-            after = self._rule(f"{follows if needed else f'({follows})?'} {after}")
-        empty = not any(needed for _, needed in named)
-        return f"({' | '.join(ways)}){'?' if empty else ''}" if ways else ""
+            after = f"{self._of}m{len(self.rules)}"
+            self.rules[after] = ""  # reserve the name: the rule refers to itself
+            other = self.member(self.any_key([name for name, _, _ in parts]), rest, after)
+            self.rules[after] = f"{self.between} {other} | {end}"
+            ways = [other, end]
+        for name, value, needed in reversed(parts):
+            if key := self.key(name):
+                one = self.member(key, value, after)
+                ways = [one] if needed else [one, *ways]
+                after = self._rule(f"{self.between} {one}" + ("" if needed else f" | {after}"))
+        return f"({' | '.join(ways)})"
+
+    def member(self, key: str, value: str, after: str) -> str:
+        """One name with its value, and what follows."""
+        return f"{key} {value} {after}"
 
     def value(self, schema: Any, place: str) -> str:
         """The rule of a value.
@@ -302,18 +305,33 @@ class PythonArguments(PythonRules):
 
     Args:
         tool, of: as in `ValueRules`.
-        raw: text is not escaped, and ends at a quote before a comma or a bracket.
+        raw: text is not escaped. Where its own quote occurs in it, only what follows tells whether
+            it ends there, so the rest of the answer's calls is left to the model; if the tool is
+            strict, a text ends at a quote before a comma, a bracket or a blank.
+        close: the mark after the calls of an answer; empty for none.
     """
 
-    _RAW = r"""/'([^']|'[^,)\s'])*'/ | /"([^"]|"[^,)\s"])*"/"""
+    _STRICT = r"""/'([^']|'[^,)\s'])*'/ | /"([^"]|"[^,)\s"])*"/"""
+    _RAW = r"""/'[^']*'/ | /"[^"]*"/"""
+    _OPEN = r"""(/'[^']*'[^,)]/ | /"[^"]*"[^,)]/)"""
 
-    def __init__(self, tool: CallableTool, of: str, *, raw: bool) -> None:
+    def __init__(self, tool: CallableTool, of: str, *, raw: bool, close: str) -> None:
         super().__init__(tool, of)
         self._raw, self._inside = raw, PythonRules(tool, f"{of}i")
+        self._left = f"{self._OPEN} {lark.until(close) if close else '/(?s:.*)/'}"
 
     def text(self) -> str:
         """Text between quotes, with or without escapes."""
-        return self._rule(self._RAW) if self._raw else super().text()
+        if not self._raw:
+            return super().text()
+        return self._rule(self._STRICT if self.tool.strict else self._RAW)
+
+    def member(self, key: str, value: str, after: str) -> str:
+        """As in `ValueRules`; what follows a text with its own quote is left to the model."""
+        held, ways = super().member(key, value, after), self.rules.get(value, "").split(" | ")
+        if not self._raw or self.tool.strict or self.text() not in (value, *ways):
+            return held
+        return f"({held} | {key} {self._rule(self._left)})"
 
     def known_text(self, text: str) -> str:
         """A given text, between quotes that do not occur in it."""
@@ -338,8 +356,11 @@ class PythonArguments(PythonRules):
 
     def known(self, value: Any) -> str:
         """One given value; texts inside lists and objects are escaped."""
-        inside = isinstance(value, list | dict)
-        return self._inside.known(value) if inside else super().known(value)
+        if not isinstance(value, list | dict):
+            return super().known(value)
+        found = self._inside.known(value)
+        self.rules |= self._inside.rules
+        return found
 
     def kind(self, kind: str, schema: Mapping[str, Any], place: str) -> str:
         """As in `ValueRules`; texts inside lists and objects are escaped."""
@@ -422,16 +443,17 @@ class NestedRules(ValueRules):
     def members(
         self,
         parts: Sequence[tuple[str, str, bool]],
+        end: str,
         *,
         rest: str = "",  # noqa: ARG002 - see below
     ) -> str:
         """Tags in the given order; `rest` is ignored, as other names look like closing tags."""
         tags = [(self.tag(name, value), needed) for name, value, needed in parts]
-        return " ".join(one if needed else f"({one})?" for one, needed in tags)
+        return " ".join([*(one if needed else f"({one})?" for one, needed in tags), end])
 
     def object(self, parts: Sequence[tuple[str, str, bool]], *, rest: str = "") -> str:
         """The members as tags, then the mark of the closing tag."""
-        return f"{self.members(parts, rest=rest)} {lark.mark(self._mark)}".strip()
+        return self.members(parts, lark.mark(self._mark), rest=rest)
 
     def anything(self) -> str:
         """Text; its meaning decides the type."""
