@@ -128,6 +128,7 @@ def test_f4_not_every_template_with_tool_call_is_hermes() -> None:
     ("name", "raw"),
     [
         ("LFM2-8B-A1B", '<|tool_call_start|>[get_weather(city="Oslo")]<|tool_call_end|>'),
+        ("LFM2.5-Instruct", '<|tool_call_start|>[get_weather(city="Oslo")]<|tool_call_end|>'),
         (
             "ibm-granite-granite-3.3-2B-Instruct",
             '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Oslo"}}]',
@@ -148,6 +149,43 @@ def test_f4_a_notation_that_the_prompt_asks_for_is_the_one_that_is_enforced(
     assert required.native
     assert "<tool_call>" not in required.grammar
     assert box(name).after != "functools"  # a word of any text on Python
+
+
+LFM_CALL = '<|tool_call_start|>[get_weather(city="Oslo", days=3)]<|tool_call_end|>'
+
+
+@needs_templates
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("LFM2-8B-A1B", LFM_CALL),
+        ("LFM2.5-Instruct", LFM_CALL),
+        (
+            "ibm-granite-granite-3.3-2B-Instruct",
+            '<|tool_call|>[{"name": "get_weather", "arguments": {"city": "Oslo", "days": 3}}]',
+        ),
+    ],
+)
+def test_an_earlier_call_that_the_template_does_not_write_is_told_as_the_model_wrote_it(
+    name: str, written: str
+) -> None:
+    """These were told in Hermes' notation, which the model does not use."""
+    call = {"function": {"name": "get_weather", "arguments": '{"city": "Oslo", "days": 3}'}}
+    talk: list[Any] = [
+        USER,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "Sunny"},
+    ]
+    found = request(talk, tools=[WEATHER]).asked(
+        ChatSettings(), box(name), dialect_of(name).thinking
+    )
+    text = chat_template(TEMPLATES[name]).render(
+        found.messages, variables=found.variables, give_up=False
+    )
+    assert written in text
+    assert "<tool_call>" not in text
+    want = Call("get_weather", {"city": "Oslo", "days": 3})
+    assert dialect_of(name).read(written, [WEATHER]) == AnswerReading(None, None, [want])
 
 
 @needs_templates

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from localspec.chat.conversation import Message, Role
+from localspec.chat.dialects.notations import python_calls
 from localspec.chat.dialects.notations.values import repaired
-from localspec.chat.dialects.shapes import HERMES, AnswerMarks
+from localspec.chat.dialects.shapes import HERMES, AnswerMarks, CallShape
 from localspec.limits import MAX_NESTING, depth
 from localspec.safe_text import encodable
 
@@ -58,11 +59,9 @@ class CallNotation:
         """An earlier answer of the model: text, thoughts, calls as (id, name, arguments)."""
         more: dict[str, Any] = {"reasoning_content": thoughts} if thoughts else {}
         if calls and not (self.native and self.marks.writes):
-            written = [
-                f'{BEGIN}\n{{"name": {json.dumps(name)}, "arguments": {_text(given)}}}\n{END}'
-                for _, name, given in calls
-            ]
-            text = "\n".join(filter(None, [text, *written]))
+            shape = next(iter(self.in_force.calls), HERMES)
+            named = [(name, given) for _, name, given in calls]
+            text = "\n".join(filter(None, [text, _written(shape, named)]))
         elif calls:
             more["tool_calls"] = [
                 {
@@ -86,6 +85,18 @@ class CallNotation:
             text,
             more={"role": "tool", "tool_call_id": _identity(call or ""), "name": name or ""},
         )
+
+
+def _written(shape: CallShape, calls: Sequence[tuple[str, Any]]) -> str:
+    """Calls as (name, arguments) in a notation that no template writes for the model."""
+    before, after = "".join(shape.before), "".join(shape.after)
+    if shape.style == "python":
+        each = [python_calls.written(name, call_object(given)) for name, given in calls]
+        return f"{before}[{', '.join(each)}]{after}"
+    each = [f'{{"name": {json.dumps(name)}, "arguments": {_text(given)}}}' for name, given in calls]
+    if shape.style == "json" and not after:
+        return f"{before}[{', '.join(each)}]"
+    return "\n".join(f"{BEGIN}\n{one}\n{END}" for one in each)
 
 
 def as_text(result: str) -> Message:

@@ -57,7 +57,7 @@ _ATTRIBUTES = CallShape(
     value_close="</parameter>",
 )
 _LFM = CallShape("python", ("<|tool_call_start|>",), ("<|tool_call_end|>",))
-_LFM_TOOLS = "<|tool_list_start|>"
+_LFM_TOOLS = ("<|tool_list_start|>", "List of tools: [")
 _PYTHON_TAG = CallShape("python", ("<|python_tag|>",))
 _MISTRAL = CallShape("named", ("[TOOL_CALLS]",), name_end="[ARGS]")
 
@@ -84,7 +84,7 @@ def usual_calls(template: str, learnt: CallShape | None = None) -> tuple[CallSha
     """
     shapes = [HERMES, _QWEN, _ATTRIBUTES, _LFM]
     spoken_of = [one for one in _SPOKEN_OF if one.before[-1] in template]
-    if _LFM_TOOLS in template:
+    if any(words in template for words in _LFM_TOOLS):
         spoken_of.append(_LFM)
     if learnt is not None and len(learnt.before) > 1:
         first, last = learnt.before[:1], learnt.after[-1:]
@@ -98,7 +98,7 @@ def usual_calls(template: str, learnt: CallShape | None = None) -> tuple[CallSha
         shapes.append(_PYTHON_TAG)
     if learnt is None:
         return tuple(dict.fromkeys((*spoken_of, *shapes)))
-    return (learnt, *shapes, *spoken_of)
+    return (learnt, *dict.fromkeys((*shapes, *spoken_of)))
 
 
 def learnt_calls(write: TurnWriter, head: str, marks: AnswerMarks) -> AnswerMarks | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from localspec.chat.dialects.marks import skip_blanks
@@ -64,6 +66,15 @@ def read(
     if final:
         raise UnfinishedText
     raise NoCall
+
+
+def written(name: str, arguments: Mapping[str, Any]) -> str:
+    """A call as `read` reads it."""
+    given = (
+        f"{key}={json.dumps(one, ensure_ascii=False) if isinstance(one, str) else repr(one)}"
+        for key, one in arguments.items()
+    )
+    return f"{name}({', '.join(given)})"
 
 
 def _parsed(
