@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Collection
 from functools import cache
 from typing import Any
@@ -186,6 +187,46 @@ def test_an_earlier_call_that_the_template_does_not_write_is_told_as_the_model_w
     assert "<tool_call>" not in text
     want = Call("get_weather", {"city": "Oslo", "days": 3})
     assert dialect_of(name).read(written, [WEATHER]) == AnswerReading(None, None, [want])
+
+
+KIMI = "moonshotai-Kimi-K2"
+# As Moonshot publishes it; llama.cpp's counts the calls of each turn.
+BY_ID = ("'functions.' + func_name + ':' + loop.index0|string", "tool_call['id']")
+
+
+@needs_templates
+@pytest.mark.parametrize(
+    ("own", "numbers"), [(True, ["0", "1", "0"]), (False, ["0", "1", "2"])], ids=["own", "by id"]
+)
+def test_kimi_reads_results_by_the_ids_of_its_calls(own: bool, numbers: list[str]) -> None:
+    """They had ids that it never wrote."""
+    source = TEMPLATES[KIMI] if own else TEMPLATES[KIMI].replace(*BY_ID)
+    assert own or source != TEMPLATES[KIMI]
+    dialect = learnt(renderer(), TemplateSource(source, BOS, EOS), seconds=30, folder=LEARNT)
+    marks = dialect.marks
+    assert (marks.writes, marks.several, marks.numbered) == (
+        True,
+        True,
+        "turn" if own else "conversation",
+    )
+    assert marks.calls[0] == dialect_of(KIMI).marks.calls[0]
+    cities = ("Oslo", "Lima", "Bonn")
+    calls: list[Any] = [
+        {"id": city, "function": {"name": "get_weather", "arguments": {"city": city}}}
+        for city in cities
+    ]
+    first, second, third = (
+        {"role": "tool", "content": f"{city} is sunny", "tool_call_id": city} for city in cities
+    )
+    asks, again = ({"role": "assistant", "tool_calls": some} for some in (calls[:2], calls[2:]))
+    asked = request([USER, asks, second, first, again, third], tools=[WEATHER])
+    tools = RequestTools.of(asked.tools, asked.choice, native=True, parallel=True, marks=marks)
+    found = asked.asked(ChatSettings(), tools, dialect.thinking)
+    text = chat_template(source).render(found.messages, variables=found.variables, give_up=False)
+    ids = [f"functions.get_weather:{n}" for n in numbers]
+    assert re.findall(r"<\|tool_call_begin\|>([^<]+)<", text) == ids
+    results = re.findall(r"## Return of ([\w.:]+)\\n(\w+)", text)
+    assert sorted(results, key=lambda one: cities.index(one[1])) == [*zip(ids, cities, strict=True)]
 
 
 @needs_templates

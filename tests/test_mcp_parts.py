@@ -608,6 +608,14 @@ def test_a_template_that_refuses_several_calls_gets_one_at_a_time() -> None:
     assert roles == ["user", "assistant", "tool", "assistant", "tool"]
 
 
+def test_calls_that_a_template_counts_have_numbers_for_ids() -> None:
+    counted = Dialect(marks=structs.replace(NATIVE.marks, numbered="conversation"))
+    told = ToolPrompt(counted, TOOLS).told([*TALK[:3], *TALK[1:3]])
+    calls = [call["id"] for one in told for call in one.more.get("tool_calls", ())]
+    assert calls == ["functions.files__read:0", "functions.files__read:1"]
+    assert [one.more["tool_call_id"] for one in told if "tool_call_id" in one.more] == calls
+
+
 def test_a_call_that_nothing_answered_is_text() -> None:
     told = ToolPrompt(NATIVE, TOOLS).told([*TALK[:2], Message(Role.USER, "Go on.")])
     assert told[1].content == CALLED

@@ -14,6 +14,10 @@ Speech = Literal["marks", "harmony", "muse", "functionary"]
 """The structure of an answer: text with marks, or messages that each have a header."""
 
 
+Numbered = Literal["", "turn", "conversation"]
+"""What the calls are counted over that have numbers for ids; empty if any id will do."""
+
+
 class CallLayout(Struct, frozen=True):
     """The exact text that a template writes around names and arguments in JSON.
 
@@ -153,6 +157,7 @@ class AnswerMarks(Struct, frozen=True):
         several: the template can write several calls in one answer.
         writes: the template can write the calls of earlier answers.
         as_text: the template needs their arguments as JSON text.
+        numbered: whether the template knows calls by ``functions.<name>:<n>``, as Kimi K2's does.
         parts: the template reads the thoughts of earlier answers as parts of their content.
         raw: thoughts stay in the content, with all marks but those of calls.
     """
@@ -170,6 +175,7 @@ class AnswerMarks(Struct, frozen=True):
     several: bool = False
     writes: bool = False
     as_text: bool = False
+    numbered: Numbered = ""
     parts: bool = False
     raw: bool = False
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects.notations import python_calls
 from localspec.chat.dialects.notations.values import repaired
-from localspec.chat.dialects.shapes import HERMES, AnswerMarks, CallShape
+from localspec.chat.dialects.shapes import HERMES, AnswerMarks, CallShape, Numbered
 from localspec.limits import MAX_NESTING, depth
 from localspec.safe_text import encodable
 
@@ -52,6 +52,11 @@ class CallNotation:
     def explained(self, system_prompt: str, tools: Iterable[str]) -> str:
         """A system prompt that also describes tools, each given as JSON."""
         return "\n\n".join(filter(None, [system_prompt, _EXPLAINED.format(tools="\n".join(tools))]))
+
+    def numbered(self, messages: Iterable[Message]) -> Iterator[Message]:
+        """`messages`, with calls and results by the ids that the template needs."""
+        counted = self.marks.numbered if self.native else ""
+        return _numbered(messages, over=counted) if counted else iter(messages)
 
     def called(
         self, text: str, thoughts: str | None, calls: Sequence[tuple[str, str, Any]]
@@ -97,6 +102,24 @@ def _written(shape: CallShape, calls: Sequence[tuple[str, Any]]) -> str:
     if shape.style == "json" and not after:
         return f"{before}[{', '.join(each)}]"
     return "\n".join(f"{BEGIN}\n{one}\n{END}" for one in each)
+
+
+def _numbered(messages: Iterable[Message], over: Numbered) -> Iterator[Message]:
+    """`messages`, with calls and results by ``functions.<name>:<n>``, as Kimi K2 writes them."""
+    n = 0
+    waiting: dict[str, list[str]] = {}  # ids of calls without a result, by their former ids
+    for message in messages:
+        more = dict(message.more)
+        if calls := more.get("tool_calls"):
+            n = 0 if over == "turn" else n
+            made = [f"functions.{one['function']['name']}:{i}" for i, one in enumerate(calls, n)]
+            for one, of in zip(calls, made, strict=True):
+                waiting.setdefault(one["id"], []).append(of)
+            more["tool_calls"] = [{**one, "id": of} for one, of in zip(calls, made, strict=True)]
+            n += len(calls)
+        elif waiting.get(more.get("tool_call_id", "")):
+            more["tool_call_id"] = waiting[more["tool_call_id"]].pop(0)
+        yield replace(message, more=more)
 
 
 def as_text(result: str) -> Message:

@@ -75,7 +75,7 @@ class ToolPrompt:
                 end += 1
             told += self._with_results(messages[begin], messages[begin + 1 : end])
             begin = end
-        return told
+        return [*self.notation.numbered(told)]
 
     def explained(self, system_prompt: str) -> str:
         """The system prompt, with a description of the tools unless the template writes one."""

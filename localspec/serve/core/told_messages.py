@@ -111,7 +111,7 @@ def one_at_a_time(messages: Sequence[ToldMessage]) -> list[ToldMessage]:
 def for_template(messages: Sequence[ToldMessage], toolbox: RequestTools) -> list[Message]:
     """Messages as the chat template needs them; results are matched with their calls."""
     named = _CallNames()
-    return [_message(said, i, toolbox, named) for i, said in enumerate(messages)]
+    return [*toolbox.numbered(_message(one, i, toolbox, named) for i, one in enumerate(messages))]
 
 
 def _message(said: ToldMessage, i: int, toolbox: RequestTools, named: _CallNames) -> Message:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from localspec.chat.dialects.learning.sample_turns import (
     SampleTurn,
     TurnWriter,
     calling_turn,
+    numbered,
 )
 from localspec.chat.dialects.marks import (
     common_end,
@@ -26,7 +28,7 @@ from localspec.chat.dialects.marks import (
 )
 from localspec.chat.dialects.reading.known_tools import KnownTools
 from localspec.chat.dialects.reading.notation_reader import envelope
-from localspec.chat.dialects.shapes import HERMES, AnswerMarks, CallLayout, CallShape
+from localspec.chat.dialects.shapes import HERMES, AnswerMarks, CallLayout, CallShape, Numbered
 from localspec.engine.common_prefix import common_prefix
 
 _NAME, _OTHER = FIRST.names
@@ -106,9 +108,11 @@ def learnt_calls(write: TurnWriter, head: str, marks: AnswerMarks) -> AnswerMark
 
     None if the template writes no calls, or if their notation is not understood.
     """
+    sample = numbered(FIRST) if _named_by_id(write) else FIRST
+    core = partial(_core, write, head, marks, sample=sample)
     for content in ("", None):
         for as_text in (False, True):
-            turn = partial(_core, write, head, marks, as_text=as_text, content=content)
+            turn = partial(core, as_text=as_text, content=content)
             one, two, none = turn(1), turn(2), turn(1, arguments={})
             if one is None or _OTHER in one:
                 continue
@@ -127,8 +131,26 @@ def learnt_calls(write: TurnWriter, head: str, marks: AnswerMarks) -> AnswerMark
                     several=two is not None and _OTHER in two,
                     writes=True,
                     as_text=as_text,
+                    numbered=_counted(write, shape, as_text=as_text, content=content),
                 )
     return None
+
+
+def _named_by_id(write: TurnWriter) -> bool:
+    """Whether the template writes the id of a call, but not its name."""
+    turn = write.turn(FIRST, calling_turn(FIRST, 1, as_text=False), tools=True) or ""
+    return FIRST.ids[0] in turn and _NAME not in turn
+
+
+def _counted(write: TurnWriter, shape: CallShape, **how: Any) -> Numbered:
+    """What calls are counted over, if the template knows them by ``functions.<name>:<n>``."""
+    if shape.before[-1:] != ("functions.",):
+        return ""
+    one, other = numbered(FIRST), numbered(replace(FIRST, names=FIRST.names[::-1]), 1)
+    result = {"role": "tool", "tool_call_id": one.ids[0], "content": one.content}
+    calls = calling_turn(one, 1, **how), result, calling_turn(other, 1, **how)
+    turns = write.turn(one, *calls, tools=True) or ""
+    return "turn" if f"functions.{_OTHER}:0" in turns else "conversation"
 
 
 def _marked(shape: CallShape) -> bool:

@@ -18,6 +18,7 @@ from localspec.chat.dialects.learning.sample_turns import (
     SampleTurn,
     TurnWriter,
     calling_turn,
+    numbered,
     thinking_turn,
 )
 from localspec.chat.dialects.marks import (
@@ -377,6 +378,8 @@ class _Learner:
         return "" if begin in turn[len(head) :] else begin
 
     def _reads_calls(self, dialect: Dialect, sample: SampleTurn, head: str) -> bool:
+        if dialect.marks.numbered:
+            sample = numbered(sample)
         for as_text in (False, True):
             turn = self._write.turn(sample, calling_turn(sample, 1, as_text=as_text), tools=True)
             if turn is None or sample.names[0] not in turn:

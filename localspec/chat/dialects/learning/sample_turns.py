@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from localspec.chat.conversation import Message, Role
@@ -83,6 +83,12 @@ SECOND = SampleTurn(
 )
 
 
+def numbered(sample: SampleTurn, start: int = 0) -> SampleTurn:
+    """`sample` with the ids that Kimi K2 writes, counted from `start`."""
+    first, second = (f"functions.{name}:{i}" for i, name in enumerate(sample.names, start))
+    return replace(sample, ids=(first, second))
+
+
 @dataclass(slots=True)
 class TurnWriter:
     """Renders turns, within one budget for all.
@@ -102,21 +108,21 @@ class TurnWriter:
         return self._rendered(sample, [], tools, True, more)
 
     def turn(
-        self, sample: SampleTurn, answer: TurnData, *, tools: bool = False, **more: Any
+        self, sample: SampleTurn, *answers: TurnData, tools: bool = False, **more: Any
     ) -> str | None:
-        """The text that an answer adds after a question, including the beginning of its turn.
+        """The text that answers add after a question, including the beginning of the first turn.
 
         Args:
             sample: the values.
-            answer: the message, without its role.
+            answers: the messages; those without a role are the model's.
             tools: whether the template gets tools.
             more: variables; a value of None leaves its variable undefined.
 
         Returns:
-            None if the template refuses the answer, or changes the text before it.
+            None if the template refuses the answers, or changes the text before them.
         """
         before = self._rendered(sample, [], tools, False, more)
-        after = self._rendered(sample, [answer], tools, False, more)
+        after = self._rendered(sample, answers, tools, False, more)
         if before is None or after is None:
             return None
         if after.startswith(before):
