@@ -10,12 +10,15 @@ from functools import cache
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects import AnswerReading, Call, Dialect
 from localspec.chat.dialects.learning.learner import learnt
+from localspec.chat.prompt.call_notation import CallNotation
 from localspec.chat.prompt.renderer import TemplateSource
 from localspec.chat.prompt.template import ChatTemplate
+from localspec.chat.session.completions import _next_messages
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
 from localspec.engine.grammars.grammar_reader import require_grammar
@@ -227,6 +230,23 @@ def test_kimi_reads_results_by_the_ids_of_its_calls(own: bool, numbers: list[str
     assert re.findall(r"<\|tool_call_begin\|>([^<]+)<", text) == ids
     results = re.findall(r"## Return of ([\w.:]+)\\n(\w+)", text)
     assert sorted(results, key=lambda one: cities.index(one[1])) == [*zip(ids, cities, strict=True)]
+    # The prompt that is expected next goes on counting where this one ends.
+    begins = text.rindex(marks.calls[0].before[0])
+    said = text[begins : text.index("<|im_end|>", begins)]
+    *_, asks_more, result = _next_messages(found, said, dialect)
+    number = "0" if own else "3"
+    assert asks_more.more["tool_calls"][0]["id"] == f"functions.get_weather:{number}"
+    assert result.more["tool_call_id"].startswith("functions.get_weather:")
+
+
+def test_a_call_without_a_result_takes_none_of_a_later_call() -> None:
+    """Some clients count their ids anew in each turn, and calls may be interrupted."""
+    marks = structs.replace(dialect_of(KIMI).marks, numbered="conversation")
+    call = {"id": "call_0", "function": {"name": "get_weather", "arguments": {}}}
+    asks = Message(Role.ASSISTANT, "", more={"tool_calls": [call]})
+    result = Message(Role.TOOL, "sunny", more={"tool_call_id": "call_0"})
+    told = [*CallNotation(native=True, marks=marks).numbered([asks, asks, result])]
+    assert told[-1].more["tool_call_id"] == "functions.get_weather:1"
 
 
 @needs_templates

@@ -468,7 +468,8 @@ def test_a_text_between_tags_may_hold_its_closing_mark(name: str) -> None:
         return begin + "".join(argument.format(*one) for one in given) + end
 
     inner = "<a>\n  <parameter>1</parameter>\n</a>"
-    for old, new in ((inner, "x"), ("x", inner), (inner, inner), ("", "")):
+    first = inner if name == "Qwen3-Coder" else "<a><parameter>1</parameter></a>"
+    for old, new in ((first, "x"), ("x", inner), (first, inner), ("", "")):
         raw = call(("old", old), ("new", new))
         assert allowed(plain(), state, raw) == ""
         assert dialect.calls(raw, tools) == [Call("f", {"old": old, "new": new})]
@@ -477,6 +478,8 @@ def test_a_text_between_tags_may_hold_its_closing_mark(name: str) -> None:
     for wrong in (both[:1], both[1:], (*both, ("new", "z")), (both[0], ("other", "y"))):
         for raw in (call(*wrong), call(*wrong).replace("\n</parameter>", "</parameter>")):
             assert allowed(plain(), state, raw)
+    # A model that forgets an argument is led to it at once.
+    assert allowed(plain(), state, call(both[0])) in (end, end.removeprefix("<"))
 
 
 @pytest.mark.parametrize("strict", [False, True])

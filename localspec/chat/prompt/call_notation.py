@@ -112,6 +112,7 @@ def _numbered(messages: Iterable[Message], over: Numbered) -> Iterator[Message]:
         more = dict(message.more)
         if calls := more.get("tool_calls"):
             n = 0 if over == "turn" else n
+            waiting.clear()  # a call without a result has none later
             made = [f"functions.{one['function']['name']}:{i}" for i, one in enumerate(calls, n)]
             for one, of in zip(calls, made, strict=True):
                 waiting.setdefault(one["id"], []).append(of)

@@ -260,7 +260,8 @@ def _next_messages(asked: AnswerRequest, said: str, dialect: Dialect) -> list[Me
     calls = dialect.calls(said, tools if isinstance(tools, list) else ())
     then = [tool_result("?", *one.texts()) for one in calls] or [Message(Role.USER, "?")]
     answer = Message(Role.ASSISTANT, said, FinishReason.STOP)
-    first, *rest = ToolPrompt(dialect).told([answer, *then])
+    prompt = ToolPrompt(dialect)
+    first, *rest = prompt.told([answer, *then])
     told = [one.more for one in asked.messages if one.role is Role.ASSISTANT]
     more = dict(first.more)
     if told and not any("reasoning_content" in one for one in told):
@@ -268,4 +269,4 @@ def _next_messages(asked: AnswerRequest, said: str, dialect: Dialect) -> list[Me
     earlier = list(asked.messages)
     if asked.continues:
         more = {**earlier.pop().more, **more}
-    return [*earlier, replace(first, more=more), *rest]
+    return [*prompt.notation.numbered([*earlier, replace(first, more=more), *rest])]

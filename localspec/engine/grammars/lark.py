@@ -27,7 +27,7 @@ _NOTES = frozenset(
     | {"readOnly", "writeOnly", *SHARED}
 )
 # Integers without bounds get these, since a model that repeats a digit would never end one. They
-# leave room for what has 64 bits: identities, times in microseconds.
+# leave room for nearly all of 63 bits: identities, times in nanoseconds.
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _LARGEST = 9 * 10**18
 _WHOLE = frozenset({"const"}) | frozenset(

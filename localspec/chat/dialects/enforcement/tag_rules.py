@@ -110,17 +110,20 @@ class _TagValues:
 
         As for the reader, the closing mark counts only where an argument or the call's end follows.
         With the line break of the layout before it, it counts at once: so a model that would go on
-        with a wrong mark is led to the right one.
+        with a wrong mark is led to the right one. So does one with the break after it where another
+        argument is required.
         """
         shape, end, led = self._shape, self._end, f"blank {self._next(more, may_end=may_end)}"
         close, name = shape.value_close.strip(), shape.key_open
+        broken = blanks(shape.value_close, at_end=False)
         if not end:
             return [f"{lark.until(close)} {led}"]
         never = close, [*([] if more else [name]), *filter(None, shape.after[may_end:])]
         ways = [f"{lark.until(close, name, never)} {more}"] if more else []
         ways += [lark.until(close, end, never)] if may_end else []
-        if blanks(shape.value_close, at_end=False):
-            ways.append(f"{lark.until(shape.value_close.rstrip(), never=never)} {led}")
+        sure = shape.value_close.rstrip() if broken else shape.value_close
+        if broken or (sure != close and not may_end):
+            ways.append(f"{lark.until(sure, never=never)} {led}")
         return ways
 
     def _rule(self, rule: str) -> str:
