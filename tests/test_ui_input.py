@@ -733,3 +733,26 @@ async def test_the_input_is_seen_where_it_has_no_frame() -> None:
     async with chatting(size=(40, 12)) as chat:
         chat.app.prompt.insert("Hello")
         await chat.until(lambda: "▌Hello" in chat.screen() or "▌ Hello" in chat.screen())
+
+
+async def test_up_and_down_move_inside_a_wrapped_paragraph_first() -> None:
+    async with chatting((80, 24)) as chat:
+        prompt, typed = chat.app.prompt, "word " * 60
+
+        def row() -> int:
+            return prompt.wrapped_document.location_to_offset(prompt.cursor_location).y
+
+        await chat.ask("one")
+        prompt.insert(typed)
+        await chat.settle()
+        last = row()
+        assert last >= 2
+        for above in range(last - 1, -1, -1):
+            await chat.press("up")
+            assert (prompt.text, row()) == (typed, above)
+        await chat.press("up")
+        assert prompt.text == "one"
+        await chat.press("down", "up")
+        assert (prompt.text, row()) == (typed, last - 1)
+        await chat.press("down")
+        assert (prompt.text, row()) == (typed, last)

@@ -251,7 +251,7 @@ class PromptArea(TextArea):
         """Move up, in the list if it is open; from the first line, go back in the sent messages."""
         if self._listed() and not select:
             self._go_on(self._completion.move(-1))
-        elif select or not self.cursor_at_first_line:
+        elif select or not self.navigator.is_first_wrapped_line(self.cursor_location):
             super().action_cursor_up(select)
         else:
             self._recall(self.sent.older(self.text))
@@ -260,7 +260,7 @@ class PromptArea(TextArea):
         """Move down, in the list if it is open; from the last line, go forward again."""
         if self._listed() and not select:
             self._go_on(self._completion.move(1))
-        elif select or not self.cursor_at_last_line:
+        elif select or not self.navigator.is_last_wrapped_line(self.cursor_location):
             super().action_cursor_down(select)
         else:
             self._recall(self.sent.newer(self.text))
