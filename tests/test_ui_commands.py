@@ -18,7 +18,7 @@ from localspec.errors import LocalspecError, SamplingError, UsageError
 from localspec.ui.commands import parameters
 from localspec.ui.commands.command_table import COMMANDS
 from localspec.ui.conversation.engine_phase import EnginePhase
-from localspec.ui.input import extracts
+from localspec.ui.input import clipboard, extracts
 from localspec.ui.input.suggestions import candidates
 from localspec.ui.screens.pairs import PairsScreen
 from localspec.ui.transcript.items import Answer
@@ -262,6 +262,18 @@ async def test_what_is_copied_goes_through_the_desktop_s_program_too(
         await chat.until(pasted.exists, "the program")
         assert pasted.read_text("utf-8") == "déjà vu"
         assert [*tmp_path.glob("*.txt")] == [pasted]
+
+
+@pytest.mark.parametrize("platform", ["darwin", "linux"])
+def test_no_program_copies_on_another_machine(
+    platform: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.delenv("SSH_CONNECTION", raising=False)
+    assert [*clipboard._commands()]
+    monkeypatch.setenv("SSH_CONNECTION", "192.0.2.1 1 192.0.2.2 22")
+    assert not [*clipboard._commands()]
 
 
 def test_an_answer_that_is_only_a_thought_so_far_is_not_copied() -> None:

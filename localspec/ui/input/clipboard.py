@@ -23,14 +23,15 @@ def copy_by_program(text: str) -> None:
 
 def _commands() -> Iterator[list[str]]:
     """What puts text into the clipboard of the desktop that the user sits at."""
+    if os.environ.get("SSH_CONNECTION"):  # this machine's desktop is another one
+        return
     if sys.platform == "darwin":
         yield ["pbcopy"]
-    elif not os.environ.get("SSH_CONNECTION"):  # else that is another machine's
-        if os.environ.get("WAYLAND_DISPLAY"):
-            yield ["wl-copy", "--type", "text/plain"]  # by itself it takes JSON for no text
-        if os.environ.get("DISPLAY"):
-            yield ["xclip", "-selection", "clipboard"]
-            yield ["xsel", "--clipboard", "--input"]
+    if os.environ.get("WAYLAND_DISPLAY"):
+        yield ["wl-copy", "--type", "text/plain"]  # by itself it takes JSON for no text
+    if os.environ.get("DISPLAY"):
+        yield ["xclip", "-selection", "clipboard"]
+        yield ["xsel", "--clipboard", "--input"]
 
 
 def _pipe(commands: Iterable[Sequence[str]], text: str) -> None:
