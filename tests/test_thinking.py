@@ -15,13 +15,15 @@ from hypothesis import strategies as st
 from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects import AnswerReading, ContentPiece, Dialect, ThoughtPiece
 from localspec.chat.dialects.shapes import AnswerMarks, ThinkingOptions
-from localspec.chat.events import RoundText, TurnEnd
+from localspec.chat.events import Origin, RoundText, Span, TurnEnd
 from localspec.chat.prompt.tool_prompt import ToolPrompt
 from localspec.chat.session.completions import Completions
 from localspec.chat.settings import AnswerRequest
 from localspec.engine.cancel import Cancel
 from localspec.ui.commands.command_table import COMMANDS
+from localspec.ui.conversation.stream import AnswerStream
 from localspec.ui.screens.help import WORDS
+from localspec.ui.transcript.items import Answer
 from tests.fakes import CHATML, FakeModel, ended, fake_session, rounds_of
 from tests.support.chat_pilot import chatting
 from tests.support.scripted_session import Gate
@@ -96,6 +98,35 @@ async def test_thoughts_are_folded_while_they_stream_and_open_on_demand(tmp_path
         assert "wonder" not in chat.transcript()
         # The session keeps the whole text: the template decides what the model sees again.
         assert chat.session.messages[-1].content == ANSWER
+
+
+def test_the_tokens_of_a_thought_are_counted_however_late_it_is_drawn() -> None:
+    answer = Answer()
+    answer.write([Span("<think>" + "a" * 3000, Origin.TARGET)], 700)
+    answer.lines(80)
+    assert answer.thought.tokens == pytest.approx(700, rel=0.01)
+    answer.write([Span("b" * 2000 + "</think>\n\n", Origin.TARGET)], 500)  # more than a piece
+    answer.write([Span("It is blue. " * 20, Origin.TARGET)], 100)  # before that is laid out
+    told = answer.thought.figures()  # are stored before all is laid out
+    assert told["thought_tokens"] == pytest.approx(1200, rel=0.01)
+    for by_origin in (True, False):
+        answer.show_origins(by_origin)
+        answer.lines(80)
+    assert f"thought for {told['thought_tokens']:,} tokens" in answer.lines(80)[0].plain
+
+
+def test_the_tokens_of_a_round_without_text_count_with_the_next_text() -> None:
+    transcript: Any = Mock()
+    stream = AnswerStream(transcript, Mock(), Mock())
+    span = Span("✨", Origin.TARGET)
+    for number in range(2):
+        stream.begin(answer := Mock())
+        for spans in ((), (), (span,), ()):
+            (done,) = rounds_of([1])
+            stream.inbox.put(RoundText(spans, done))
+            stream.flush()
+        assert transcript.write.call_count == number + 1
+        transcript.write.assert_called_with(answer, [span], 3)
 
 
 OPENS = CHATML.replace("assistant\n{% endif", "assistant\n<think>\n{% endif")

@@ -132,6 +132,7 @@ class AnswerStream:
     def begin(self, answer: Answer) -> None:
         """Begin a turn whose text goes into `answer`."""
         self.answer, self.end, self.left_out = answer, None, 0
+        self._tokens = 0
         self.heard.clear()
         self.pace.start()
         self._dashboard.run(True)
@@ -162,8 +163,8 @@ class AnswerStream:
         self.heard += spans
         if self.answer is not None and spans:
             self._transcript.write(self.answer, spans, self._tokens)
+            self._tokens = 0  # those of a round without text go with the next text
             self._dashboard.go_along()
-        self._tokens = 0
         self.pace.drawn()
 
     def _take(self, event: TurnEvent) -> tuple[Span, ...]:

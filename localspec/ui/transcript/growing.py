@@ -10,7 +10,7 @@ from typing import Any
 from textual.content import Content
 
 from localspec import formats
-from localspec.chat.dialects import Dialect
+from localspec.chat.dialects import Dialect, ThoughtPiece
 from localspec.chat.dialects.reading.origins import OriginReader
 from localspec.chat.events import MODELS, Origin, Span
 from localspec.chat.figures.figures import AnswerFigures
@@ -143,6 +143,7 @@ class Thought:
         self._dialect, self._tools = dialect, tools
         self._reader = self._new()
         self._text = ""
+        self._counter = dialect.reader(tools, exact=True)
         self._began: float | None = None
         self._open, self._headed = False, True
         self.tokens = 0.0
@@ -160,29 +161,32 @@ class Thought:
         """Open or fold it; `headed`: below a line with its length, which a click opens or folds."""
         self._open, self._headed = shown, headed
 
-    def take(self, spans: Iterable[Span], tokens: int) -> tuple[list[Span], bool]:
-        """The part of `spans` that belongs to the answer, and whether the thought has grown.
+    def count(self, text: str, tokens: int) -> None:
+        """Count the tokens of new text as it comes: `take` may get it late, or once more.
 
         Args:
-            spans: new text.
+            text: what the model has written since the last call.
             tokens: how many tokens it is; they are divided as the text is.
         """
-        before, total = len(self._text), 0
+        read = self._counter.feed(text)
+        grown = sum(len(piece.text) for piece in read if isinstance(piece, ThoughtPiece))
+        if grown and tokens:
+            now = time.monotonic()
+            self._began = self._began or now
+            self.seconds = now - self._began
+            self.tokens += tokens * min(1.0, grown / len(text))
+
+    def take(self, spans: Iterable[Span]) -> tuple[list[Span], bool]:
+        """The part of `spans` that belongs to the answer, and whether the thought has grown."""
+        before = len(self._text)
         answer: list[Span] = []
         for span in spans:
-            total += len(span.text)
             for thought, pieces in self._reader.feed(span):
                 if thought:
                     self._text += "".join(piece.text for piece in pieces)
                 else:
                     answer += pieces
-        grown = len(self._text) - before
-        if grown and tokens:
-            now = time.monotonic()
-            self._began = self._began or now
-            self.seconds = now - self._began
-            self.tokens += tokens * min(1.0, grown / total)
-        return answer, grown > 0
+        return answer, len(self._text) > before
 
     def figures(self) -> dict[str, float]:
         """The figures to store with the message."""

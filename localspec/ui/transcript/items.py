@@ -297,7 +297,7 @@ class Answer(ConversationItem):
     def said(self) -> str:
         """The text without the thoughts, for copying."""
         thought = Thought(self._dialect, self._tools)
-        spans, _ = thought.take(self._spans, 0)
+        spans, _ = thought.take(self._spans)
         return safe("".join(span.text for span in (*spans, *thought.flush())))
 
     def write(self, spans: Iterable[Span], tokens: int = 0) -> int:
@@ -311,10 +311,12 @@ class Answer(ConversationItem):
         self._spans.extend(new)
         if not new:
             return len(self._lines)
-        if late or sum(len(span.text) for span in new) > LONGEST_PIECE:
+        text = "".join(span.text for span in new)
+        self.thought.count(text, tokens)
+        if late or len(text) > LONGEST_PIECE:
             self._end_due = True
             return 0
-        self._take(self._piece(), tokens)
+        self._take(self._piece())
         if self._show_grown_thought():
             return 0
         blocks = [*self._queue]
@@ -398,9 +400,9 @@ class Answer(ConversationItem):
             piece.append(Span(safe(text), span.origin))
         return piece
 
-    def _take(self, spans: Sequence[Span], tokens: int = 0) -> None:
+    def _take(self, spans: Sequence[Span]) -> None:
         """Divide text into thoughts, whose length stands above the answer, and the answer."""
-        said, thought = self.thought.take(spans, tokens)
+        said, thought = self.thought.take(spans)
         self._grow(spans if self._by_origin else said)
         self._thought_grew = self._thought_grew or (thought and not self._by_origin)
 
