@@ -28,7 +28,7 @@ from localspec.ui.commands.command_table import COMMANDS
 from localspec.ui.input.prompt_area import InputHistory
 from localspec.ui.panel import drawing
 from localspec.ui.screens import pair_lines
-from localspec.ui.transcript.blocks import Block, CodeBlock, lay_out
+from localspec.ui.transcript.blocks import Block, CodeBlock, TableBlock, lay_out
 from localspec.ui.transcript.cutting import Cut, cut
 from localspec.ui.transcript.growing import STYLES, GrowingMarkdown, GrowingOrigins
 from localspec.ui.transcript.items import Answer, Question
@@ -138,6 +138,17 @@ def test_markdown_is_laid_out() -> None:
     assert "a │ b" in lines
     assert "The end: <b>bold?</b> link ‹http://x.y› 🖼 image ‹z.png›" in lines
     assert not any(one == two == "" for one, two in pairwise(lines))
+
+
+@pytest.mark.parametrize("columns", [13, 30])
+def test_a_table_of_more_columns_than_fit_loses_none(columns: int) -> None:
+    rows = [[f"{row}{n:02}" for n in range(columns)] for row in "hab"]
+    table = TableBlock(tuple(tuple(map(Content, row)) for row in rows))
+    lines = lay_out([Block(table)], 55)
+    assert max(line.cell_length for line in lines) <= 55
+    text = "\n".join(line.plain for line in lines)
+    assert [cell for row in rows for cell in row if cell not in text] == []
+    assert ("┼" in text) is (columns == 13)
 
 
 def test_no_line_is_wider_than_the_screen() -> None:

@@ -129,27 +129,40 @@ def _breaks(text: str, width: int) -> list[int]:
 
 
 def _table_lines(rows: tuple[tuple[Content, ...], ...], room: int) -> list[Content]:
-    widths = _column_widths(rows, room)
-    bar = Content.styled(" │ ", _RULE)
+    """Columns; where even narrow ones do not fit, rows that wrap, with lines between them."""
+    columns = zip_longest(*rows, fillvalue=_NOTHING)
+    wanted = [max(cell.cell_length for cell in column) or 1 for column in columns]
+    for bar in (" │ ", "│"):
+        room_for_cells = room - len(bar) * (len(wanted) - 1)
+        widths = _column_widths(wanted, room_for_cells)
+        if sum(widths) <= room_for_cells:
+            return _columns(rows, widths, bar)
+    rule, lines = Content.styled("─" * room, _RULE), list[Content]()
+    for row in rows:
+        lines += [*Content.styled(" │ ", _RULE).join(row).wrap(room), rule]
+    return lines[:-1]
+
+
+def _columns(
+    rows: tuple[tuple[Content, ...], ...], widths: Sequence[int], bar: str
+) -> list[Content]:
+    between = Content.styled(bar, _RULE)
     lines: list[Content] = []
     for index, row in enumerate(rows):
         cells = [cell.wrap(width) for cell, width in zip(row, widths, strict=False)]
         for level in zip_longest(*cells, fillvalue=Content("")):
             padded = map(partial(Content.truncate, pad=True), level, widths)
-            lines.append(bar.join(padded))
+            lines.append(between.join(padded))
         if index == 0:
-            lines.append(Content.styled("─┼─".join("─" * width for width in widths), _RULE))
+            cross = bar.replace(" ", "─").replace("│", "┼")
+            lines.append(Content.styled(cross.join("─" * width for width in widths), _RULE))
     return lines
 
 
-def _column_widths(rows: tuple[tuple[Content, ...], ...], room: int) -> list[int]:
+def _column_widths(wanted: Sequence[int], room: int) -> list[int]:
     """Every column as wide as its widest cell; the widest ones give way until all fit."""
-    count = max(map(len, rows), default=0)
-    widths = [
-        max((row[i].cell_length for row in rows if i < len(row)), default=0) or 1
-        for i in range(count)
-    ]
-    excess = sum(widths) + 3 * (count - 1) - room
+    widths = [*wanted]
+    excess = sum(widths) - room
     while excess > 0 and max(widths) > _NARROWEST_COLUMN:
         widest = widths.index(max(widths))
         second = max((w for i, w in enumerate(widths) if i != widest), default=0)
