@@ -32,6 +32,7 @@ from localspec.ui.transcript.blocks import Block, CodeBlock, TableBlock, lay_out
 from localspec.ui.transcript.cutting import Cut, cut
 from localspec.ui.transcript.growing import STYLES, GrowingMarkdown, GrowingOrigins
 from localspec.ui.transcript.items import Answer, Question
+from localspec.ui.transcript.markdown_blocks import code_lines
 from localspec.ui.transcript.markdown_blocks import parse as parsed
 
 UI = Path(launch.__file__).parent
@@ -149,6 +150,13 @@ def test_a_table_of_more_columns_than_fit_loses_none(columns: int) -> None:
     text = "\n".join(line.plain for line in lines)
     assert [cell for row in rows for cell in row if cell not in text] == []
     assert ("┼" in text) is (columns == 13)
+
+
+def test_tabs_do_not_move_the_colours_of_code() -> None:
+    lines = code_lines("func f() {\n\tx := 1\n\treturn x\n}", "go")
+    for line in (lines[2], lay_out([Block(CodeBlock(lines))], 40)[2]):
+        keywords = [span for span in line.spans if span.style == "$text-accent"]
+        assert [line.plain[span.start : span.end] for span in keywords] == ["return"]
 
 
 def test_no_line_is_wider_than_the_screen() -> None:

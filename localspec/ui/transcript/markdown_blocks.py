@@ -270,7 +270,8 @@ def code_lines(code: str, language: str) -> tuple[Content, ...]:
     long = len(code) > _LONGEST_COLOURED or max(map(len, lines)) > _LONGEST_COLOURED_LINE
     if long or not language:
         return tuple(Content(line) for line in lines)
-    coloured = highlight(f"{code}\n", language=language)  # which drops the last line break
+    # It drops the last line break; spaces in place of tabs would move the colours.
+    coloured = highlight(f"{code}\n", language=language, tab_size=0)
     return tuple(coloured.split("\n", allow_blank=True))
 
 
