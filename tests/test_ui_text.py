@@ -141,6 +141,24 @@ def test_markdown_is_laid_out() -> None:
     assert not any(one == two == "" for one, two in pairwise(lines))
 
 
+@pytest.mark.parametrize(
+    ("link", "told"),
+    [
+        ("<https://x.y/z>", "https://x.y/z"),
+        ("[https://x.y/z](https://x.y/z)", "https://x.y/z"),
+        ("[**https://x.y**/z](https://x.y/z)", "https://x.y/z"),
+        ("[https://x.y/z](https://x.z/y)", "https://x.y/z ‹https://x.z/y›"),
+        ("[https://x.y/z](https://x.y/Z)", "https://x.y/z ‹https://x.y/Z›"),
+        ("[x.y/z](https://x.y/z)", "x.y/z ‹https://x.y/z›"),
+        ("[](https://x.y/z)", "‹https://x.y/z›"),
+        ("[]()", "‹›"),
+    ],
+)
+def test_a_link_shows_where_it_leads_once(link: str, told: str) -> None:
+    (line,) = shown(f"See {link}.")
+    assert " ".join(line.split()) == f"See {told}."
+
+
 @pytest.mark.parametrize("columns", [13, 30])
 def test_a_table_of_more_columns_than_fit_loses_none(columns: int) -> None:
     rows = [[f"{row}{n:02}" for n in range(columns)] for row in "hab"]

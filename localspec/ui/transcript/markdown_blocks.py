@@ -276,13 +276,13 @@ def code_lines(code: str, language: str) -> tuple[Content, ...]:
 
 
 def inline(tokens: Sequence[Token]) -> Content:
-    """Words with their styles; a link shows where it leads.
+    """Words with their styles; a link shows where it leads, unless its text is that address.
 
     Made safe once more, because the parser replaces names by characters (``&#13;``).
     """
     pieces: list[tuple[str, str]] = []
     styles: list[str] = []
-    hrefs: list[str] = []
+    links: list[tuple[str, int]] = []  # where an open link leads, and its first piece
     for token in tokens:
         kind = token.type
         if kind == "text":
@@ -298,12 +298,19 @@ def inline(tokens: Sequence[Token]) -> Content:
             ]
         elif kind == "link_open":
             styles.append("underline $text-accent")
-            hrefs.append(str(token.attrs.get("href", "")))
+            links.append((str(token.attrs.get("href", "")), len(pieces)))
         elif kind == "link_close":
             styles.pop()
-            pieces.append((f" ‹{hrefs.pop()}›", MUTED))
+            address, first = links.pop()
+            pieces += _where(address, pieces[first:])
         elif kind in _INLINE:
             styles.append(_INLINE[kind])
         elif kind.endswith("_close"):
             styles.pop()
     return Content.assemble(*((safe(text), style) for text, style in pieces))
+
+
+def _where(address: str, link: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """What tells where a link leads: nothing if its own pieces say just that."""
+    said = "".join(text for text, _ in link)
+    return [] if said and said == address else [(f" ‹{address}›", MUTED)]
