@@ -44,7 +44,7 @@ async def test_a_table_that_is_wider_than_its_side_keeps_a_line_for_each_row() -
         await chat.press("ctrl+b")
         await chat.until(lambda: "the same" in chat.screen(), "both answers")
         lines = chat.screen().split("\n")
-        head = next(at for at, line in enumerate(lines) if "a   │" in line)
+        head = next(at for at, line in enumerate(lines) if "a  │b  │c" in line)
         assert "┼" in lines[head + 1]
         assert "─" not in lines[head + 2]
 
