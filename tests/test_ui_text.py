@@ -170,6 +170,14 @@ def test_a_table_of_more_columns_than_fit_loses_none(columns: int) -> None:
     assert ("┼" in text) is (columns == 13)
 
 
+@pytest.mark.timed
+def test_a_table_of_a_thousand_columns_is_laid_out_at_once() -> None:
+    row = tuple(Content("x" * 20) for _ in range(1000))
+    started = time.thread_time()
+    lay_out([Block(TableBlock((row, row)))], 80)
+    assert time.thread_time() - started < 0.5
+
+
 def test_tabs_do_not_move_the_colours_of_code() -> None:
     lines = code_lines("func f() {\n\tx := 1\n\treturn x\n}", "go")
     for line in (lines[2], lay_out([Block(CodeBlock(lines))], 40)[2]):

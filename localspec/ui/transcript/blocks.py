@@ -134,9 +134,8 @@ def _table_lines(rows: tuple[tuple[Content, ...], ...], room: int) -> list[Conte
     wanted = [max(cell.cell_length for cell in column) or 1 for column in columns]
     for bar in (" │ ", "│"):
         room_for_cells = room - len(bar) * (len(wanted) - 1)
-        widths = _column_widths(wanted, room_for_cells)
-        if sum(widths) <= room_for_cells:
-            return _columns(rows, widths, bar)
+        if sum(min(width, _NARROWEST_COLUMN) for width in wanted) <= room_for_cells:
+            return _columns(rows, _column_widths(wanted, room_for_cells), bar)
     rule, lines = Content.styled("─" * room, _RULE), list[Content]()
     for row in rows:
         lines += [*Content.styled(" │ ", _RULE).join(row).wrap(room), rule]
@@ -160,10 +159,13 @@ def _columns(
 
 
 def _column_widths(wanted: Sequence[int], room: int) -> list[int]:
-    """Every column as wide as its widest cell; the widest ones give way until all fit."""
+    """Every column as wide as its widest cell; the widest ones give way until all fit.
+
+    There must be room for the narrowest columns.
+    """
     widths = [*wanted]
     excess = sum(widths) - room
-    while excess > 0 and max(widths) > _NARROWEST_COLUMN:
+    while excess > 0:
         widest = widths.index(max(widths))
         second = max((w for i, w in enumerate(widths) if i != widest), default=0)
         cut = min(excess, max(1, widths[widest] - max(second, _NARROWEST_COLUMN)))
