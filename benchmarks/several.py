@@ -20,7 +20,6 @@ from statistics import fmean
 from typing import Any
 
 from localspec.drafter_names import LOOKUP
-from localspec.engine.drafters.protocol import DrafterState
 from localspec.engine.drafters.steps import Excerpt
 from localspec.engine.length.cost import Costs, Curve, Points
 from localspec.engine.length.gamma import LONGEST, FixedGamma, GammaPolicy
@@ -190,7 +189,7 @@ def rounds(
     while at < len(answer):
         room, length = len(answer) - at - 1, before + at
         copies = answer[at].copies.confidences[:room]
-        drafters = {name: Askable(*cache.state(length)) for name, cache in caches.items()}
+        drafters = {name: cache.state(length) for name, cache in caches.items()}
         situation = Situation(room, length, max(room + 1, CUT - at), drafters, copies)
         plan = policy.plan(situation) if at else BASELINE
         cache = caches.get(plan.drafter) if plan.limit else None
@@ -221,7 +220,7 @@ class _Cache:
     excerpt: Excerpt = field(default_factory=Excerpt)
     read: int = 0
 
-    def state(self, length: int) -> DrafterState:
+    def state(self, length: int) -> Askable:
         """What it would read of a text of this length."""
         return self.excerpt.state(length, max(1, length - self.read))
 

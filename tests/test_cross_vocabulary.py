@@ -17,7 +17,7 @@ from localspec.engine.drafters.proposer import argmax_proposer
 from localspec.engine.drafters.protocol import Proposal
 from localspec.engine.drafters.steps import EXCERPT_TOKENS
 from localspec.engine.length.gamma import FixedGamma
-from localspec.engine.length.stopping import Plan
+from localspec.engine.length.stopping import Askable, Plan
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.record.explain_again import explain_again
 from localspec.engine.record.stats import Round
@@ -362,12 +362,12 @@ def test_after_much_that_was_copied_the_draft_keeps_what_it_knows_before(
     drafter.begin(known, argmax_proposer, Cancel())
     asked(known, whole)
     held = list(context.tokens)
-    assert drafter.state(long) == (EXCERPT_TOKENS, 150 - EXCERPT_TOKENS, 150)
+    assert drafter.state(long) == Askable(EXCERPT_TOKENS, 150 - EXCERPT_TOKENS, 150)
     found = asked(long, Plan(1, drafter.name))
     assert len(held) - 4 <= found.cached <= len(held)  # the last word is cut with the next
     assert EXCERPT_TOKENS <= found.read < 2 * EXCERPT_TOKENS
     drafter.begin(ids[:251], argmax_proposer, Cancel())  # the next answer goes on
-    assert drafter.state(ids[:251]) == (1, 150 - EXCERPT_TOKENS, 151)
+    assert drafter.state(ids[:251]) == Askable(1, 150 - EXCERPT_TOKENS, 151)
     found = asked(ids[:251], whole)
     assert len(held) - 4 <= found.cached <= len(held)
     assert drafter.state(ids[:251]).left_out == 0

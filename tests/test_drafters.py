@@ -26,7 +26,7 @@ from localspec.engine.drafters.protocol import Proposal
 from localspec.engine.drafters.steps import EXCERPT_TOKENS, GAP, Excerpt
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma, GammaPolicy
-from localspec.engine.length.stopping import Plan, Situation
+from localspec.engine.length.stopping import Askable, Plan, Situation
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.record.stats import Round
 from localspec.engine.round.acceptance import Accept, verification
@@ -274,7 +274,7 @@ def test_a_draft_reads_on_over_what_a_copy_leaves_behind(
     last: int, length: int, missing: int, read: int
 ) -> None:
     excerpt, left_out = Excerpt(last), missing - read
-    assert excerpt.state(length, missing) == (read, left_out, missing)
+    assert excerpt.state(length, missing) == Askable(read, left_out, missing)
     assert excerpt.cuts(length, missing, whole=False) == (read < missing)
     assert excerpt.left_out == left_out
     assert excerpt.first == (length - left_out - last if left_out else 4)
@@ -285,16 +285,16 @@ def test_a_draft_reads_on_over_what_a_copy_leaves_behind(
 
 def test_a_draft_keeps_what_it_knows_before_a_message_whose_end_it_reads() -> None:
     excerpt = Excerpt(room=1000)
-    assert excerpt.state(900, 100) == (EXCERPT_TOKENS, 100 - EXCERPT_TOKENS, 100)
+    assert excerpt.state(900, 100) == Askable(EXCERPT_TOKENS, 100 - EXCERPT_TOKENS, 100)
     assert excerpt.cuts(900, 100, whole=False)
     assert (excerpt.first, excerpt.left_out) == (800, 100 - EXCERPT_TOKENS)
-    assert excerpt.state(901, 1) == (1, 100 - EXCERPT_TOKENS, 101)
+    assert excerpt.state(901, 1) == Askable(1, 100 - EXCERPT_TOKENS, 101)
     # The end of another long message takes the place of this one's.
     assert excerpt.state(920, 80).left_out == 120 - EXCERPT_TOKENS
     # What cannot be cut begins anew.
     fixed = Excerpt(first=800, left_out=100 - EXCERPT_TOKENS, room=1000, cuts_back=False)
     assert fixed.state(901, 1).whole == 901
-    assert fixed.state(920, 80) == (4 + EXCERPT_TOKENS, 920 - 4 - EXCERPT_TOKENS, 920)
+    assert fixed.state(920, 80) == Askable(4 + EXCERPT_TOKENS, 920 - 4 - EXCERPT_TOKENS, 920)
     # Without room for what is known, the end and an answer, the first few tokens are kept.
     full = 1000 - GAP - EXCERPT_TOKENS + 1
     assert Excerpt(room=1000).state(1100, 1100 - full).left_out == 1100 - 4 - EXCERPT_TOKENS
@@ -306,12 +306,12 @@ def test_a_draft_keeps_what_it_knows_before_a_message_whose_end_it_reads() -> No
 def test_a_draft_reads_the_end_of_a_text_that_its_cache_cannot_hold() -> None:
     """All only where there is room for what follows."""
     excerpt, left_out = Excerpt(room=200), 201 - 4 - EXCERPT_TOKENS
-    assert excerpt.state(200 - GAP, 1) == (1, 0, 1)
-    assert excerpt.state(200, 1) == (1, 0, 0)
-    assert excerpt.state(201, 1) == (EXCERPT_TOKENS, left_out, 0)
+    assert excerpt.state(200 - GAP, 1) == Askable(1, 0, 1)
+    assert excerpt.state(200, 1) == Askable(1, 0, 0)
+    assert excerpt.state(201, 1) == Askable(EXCERPT_TOKENS, left_out, 0)
     assert excerpt.cuts(201, 1, whole=True)
     assert excerpt.left_out == left_out
-    assert excerpt.state(202, 1) == (1, left_out, 0)
+    assert excerpt.state(202, 1) == Askable(1, left_out, 0)
     assert not excerpt.cuts(202, 1, whole=True)  # it goes on
 
 

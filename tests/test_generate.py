@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from localspec.drafter_names import DRAFT, LOOKUP, MTP
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.model_drafter import ModelDrafter
-from localspec.engine.drafters.protocol import Capabilities, DrafterState, Proposal
+from localspec.engine.drafters.protocol import Capabilities, Proposal
 from localspec.engine.length.cost import ModelCosts
 from localspec.engine.length.gamma import FixedGamma
+from localspec.engine.length.stopping import Askable
 from localspec.engine.record.stats import FinishReason, GenerationStats, Prefill, Round
 from localspec.engine.round.acceptance import Accept
 from localspec.engine.round.generate import Engine
@@ -101,8 +102,8 @@ class Listening:
 
     def begin(self, *_: object, **__: object) -> None: ...
 
-    def state(self, tokens: Sequence[int]) -> DrafterState:
-        return DrafterState(1)
+    def state(self, tokens: Sequence[int]) -> Askable:
+        return Askable(1)
 
     def propose(self, *_: object) -> Proposal:
         return Proposal(self.name)

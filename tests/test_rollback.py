@@ -22,7 +22,7 @@ from localspec.engine.drafters.cross_vocabulary import VocabularyMap
 from localspec.engine.drafters.cross_vocabulary_drafter import CrossVocabularyDrafter
 from localspec.engine.drafters.model_drafter import ModelDrafter
 from localspec.engine.drafters.proposer import Proposer, argmax_proposer
-from localspec.engine.drafters.protocol import Capabilities, DrafterState, Proposal
+from localspec.engine.drafters.protocol import Capabilities, Proposal
 from localspec.engine.length.cost import Costs
 from localspec.engine.length.gamma import AutoGamma, FixedGamma
 from localspec.engine.length.profile import (
@@ -31,7 +31,7 @@ from localspec.engine.length.profile import (
     measure,
     measure_by_context,
 )
-from localspec.engine.length.stopping import Plan
+from localspec.engine.length.stopping import Askable, Plan
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.llama.checkpoint import Checkpoint, Rollback
 from localspec.engine.record.stats import Round
@@ -94,8 +94,8 @@ class Scripted:
         self, tokens: Sequence[int], proposer: Proposer, cancel: Cancel, *, anew: bool = False
     ) -> None: ...
 
-    def state(self, tokens: Sequence[int]) -> DrafterState:
-        return DrafterState(1)
+    def state(self, tokens: Sequence[int]) -> Askable:
+        return Askable(1)
 
     def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Proposal:
         self.right = self.turn % (self.gamma + 1)

@@ -11,9 +11,9 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.common_prefix import common_prefix
 from localspec.engine.drafters.cross_vocabulary import Spelling, VocabularyMap
 from localspec.engine.drafters.proposer import GuessView, Proposer, argmax_proposer
-from localspec.engine.drafters.protocol import Capabilities, DrafterState, Proposal
+from localspec.engine.drafters.protocol import Capabilities, Proposal
 from localspec.engine.drafters.steps import Excerpt, read, write
-from localspec.engine.length.stopping import Plan
+from localspec.engine.length.stopping import Askable, Plan
 from localspec.engine.llama import Context
 from localspec.engine.round.sampling import Logits
 from localspec.engine.round.verify import Draft
@@ -87,7 +87,7 @@ class CrossVocabularyDrafter:
         same = self._excerpt.resume(held, tokens)
         self._read = self._held = self._excerpt.left_out + same
 
-    def state(self, tokens: Sequence[int]) -> DrafterState:
+    def state(self, tokens: Sequence[int]) -> Askable:
         """What was not read yet, and what is left out, in the target's tokens."""
         return self._excerpt.state(len(tokens), max(1, len(tokens) - self._read))
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.proposer import Proposer, View, argmax_proposer
-from localspec.engine.drafters.protocol import Capabilities, DrafterState, Proposal
+from localspec.engine.drafters.protocol import Capabilities, Proposal
 from localspec.engine.drafters.steps import EXCERPT_TOKENS, GAP, write
-from localspec.engine.length.stopping import Plan
+from localspec.engine.length.stopping import Askable, Plan
 from localspec.engine.llama import BlockHead, Head, SharedHead
 from localspec.engine.llama.heads.target_states import Rows
 from localspec.engine.round.sampling import Logits
@@ -60,11 +60,11 @@ class HeadDrafter:
         self._cancel = cancel
         self._proposer = proposer
 
-    def state(self, tokens: Sequence[int]) -> DrafterState:
+    def state(self, tokens: Sequence[int]) -> Askable:
         """The rows that are missing and can be made; the tokens before the first row."""
         head, row = self.head, self._next(tokens)
         first = head.first if head.tokens and row == head.end else row
-        return DrafterState(max(1, len(tokens) - self._shift - row), first)
+        return Askable(max(1, len(tokens) - self._shift - row), first)
 
     def _next(self, tokens: Sequence[int]) -> int:
         """The row to make next: the one after the last, or the first of those made anew."""
@@ -169,10 +169,9 @@ class BlockDrafter(HeadDrafter):
     head: BlockHead
     _shift = 0
 
-    def __init__(self, head: BlockHead, name: str = "") -> None:
-        """Draft with `head`, named after its kind by default."""
-        super().__init__(head, name)
-        self.capabilities = Capabilities(listener=head, block=head.longest)
+    def state(self, tokens: Sequence[int]) -> Askable:
+        """The rows that are missing and can be made, and how many tokens a pass guesses."""
+        return super().state(tokens)._replace(block=self.head.longest)
 
     def propose(
         self,
@@ -220,9 +219,9 @@ class SharedDrafter(HeadDrafter):
 
     head: SharedHead
 
-    def state(self, tokens: Sequence[int]) -> DrafterState:  # noqa: ARG002 - the target read them
+    def state(self, tokens: Sequence[int]) -> Askable:  # noqa: ARG002 - the target read them
         """Only the newest token is pending."""
-        return DrafterState(1)
+        return Askable(1)
 
     def propose(
         self,

@@ -11,10 +11,10 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.common_prefix import common_prefix
 from localspec.engine.drafters.ahead import Ahead
 from localspec.engine.drafters.proposer import Proposer, argmax_proposer
-from localspec.engine.drafters.protocol import Capabilities, DrafterState, Proposal
+from localspec.engine.drafters.protocol import Capabilities, Proposal
 from localspec.engine.drafters.steps import Excerpt, read, write
 from localspec.engine.length.ahead_policy import AheadPolicy
-from localspec.engine.length.stopping import Plan
+from localspec.engine.length.stopping import Askable, Plan
 from localspec.engine.llama import Context
 from localspec.engine.round.sampling import Logits
 
@@ -58,11 +58,10 @@ class ModelDrafter:
         self._held = 0  # tokens of the cache that the last proposal went on from
         self._n_vocab = min(n_vocab, context.model.n_vocab)
         self._proposer: Proposer = argmax_proposer
-        # To read guesses, which may not be drafted, pays only where taking them back costs nothing.
         removes = context.max_rollback is None
         self.excerpt = Excerpt(room=context.n_ctx, cuts_back=removes)
         self._ahead = Ahead(context, self._n_vocab, ahead) if ahead and removes else None
-        self.capabilities = Capabilities(reads_paths=removes, ahead=self._ahead)
+        self.capabilities = Capabilities(ahead=self._ahead)
 
     def begin(
         self,
@@ -86,10 +85,12 @@ class ModelDrafter:
         self._prompt = len(tokens) - answered
         self._proposer = proposer
 
-    def state(self, tokens: Sequence[int]) -> DrafterState:
+    def state(self, tokens: Sequence[int]) -> Askable:
         """What the cache lacks of `tokens`, or would read of that."""
         ready = self._found(tokens)  # settles the cache
         state = self.excerpt.state(len(tokens), self._missing(tokens))
+        # To read guesses, which may not be drafted, pays only where taking them back costs nothing.
+        state = state._replace(reads_paths=self.context.max_rollback is None)
         return state._replace(pending=0) if ready else state
 
     def _missing(self, tokens: Sequence[int]) -> int:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.ahead import Ahead
 from localspec.engine.drafters.lookup import NO_GUESS, Guess
 from localspec.engine.drafters.proposer import Proposer, View
-from localspec.engine.length.stopping import Plan
+from localspec.engine.length.stopping import Askable, Plan
 from localspec.engine.llama import Listener
 from localspec.engine.round.verify import EMPTY, Draft
 
@@ -81,39 +81,21 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What some drafters can do. By default a drafter spends one pass of its own on each token.
+    """What some drafters can do.
 
     Attributes:
         listener: sees the target's decodes while the policy may ask the drafter, whether or not
             this generation does, and can copy hidden rows there: the target's next decode
             overwrites them. It never sees what the target's cache held before. None if the drafter
             does not need it.
-        reads_paths: whether it can read tokens of a cheaper drafter in one pass (see `propose`).
-        block: tokens that it guesses in one pass at most; 0 if each token takes a pass.
         ahead: reads while the target decodes; None if the drafter waits.
         own_vocabulary: whether its tokens are not the target's. Its best guesses are then text,
             which is cut into the target's tokens after its passes.
     """
 
     listener: Listener | None = None
-    reads_paths: bool = False
-    block: int = 0
     ahead: Ahead | None = None
     own_vocabulary: bool = False
-
-
-class DrafterState(NamedTuple):
-    """Where a drafter stands before a proposal.
-
-    Attributes:
-        pending: tokens that its first pass has to read; 0 if that pass is already done.
-        left_out: tokens of the sequence that its passes will not know, as far as can be told.
-        whole: tokens that its first pass has to read to know all of it; 0 if it cannot choose.
-    """
-
-    pending: int
-    left_out: int = 0
-    whole: int = 0
 
 
 class Drafter(Protocol):
@@ -146,7 +128,7 @@ class Drafter(Protocol):
         `anew` forgets all earlier ones.
         """
 
-    def state(self, tokens: Sequence[int]) -> DrafterState:
+    def state(self, tokens: Sequence[int]) -> Askable:
         """What a proposal for `tokens` would have to read, and what it would leave out."""
 
     def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Proposal:

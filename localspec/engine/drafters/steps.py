@@ -9,8 +9,7 @@ from itertools import pairwise
 from localspec.engine.cancel import Cancel
 from localspec.engine.common_prefix import common_prefix
 from localspec.engine.drafters.proposer import View
-from localspec.engine.drafters.protocol import DrafterState
-from localspec.engine.length.stopping import Plan
+from localspec.engine.length.stopping import Askable, Plan
 from localspec.engine.llama import Context
 from localspec.engine.round.sampling import Dist, Logits
 from localspec.engine.round.verify import Draft
@@ -69,16 +68,16 @@ class Excerpt:
         self.left_out = 0
         return whole
 
-    def state(self, length: int, missing: int) -> DrafterState:
+    def state(self, length: int, missing: int) -> Askable:
         """The state for a text of `length` tokens, of which the cache lacks `missing`."""
         kept = self._kept(length, missing)
         whole = length - kept if self.left_out else missing
         whole *= self._holds(length)
         if self._reads_on(length, missing):
-            return DrafterState(missing, self.left_out, whole)
+            return Askable(missing, self.left_out, whole)
         first = self._first(kept)
         stays = min(first, kept) if self.cuts_back or first >= kept else 0
-        return DrafterState(first - stays + self.last, length - first - self.last, whole)
+        return Askable(first - stays + self.last, length - first - self.last, whole)
 
     def cuts(self, length: int, missing: int, *, whole: bool) -> bool:
         """Choose what to read of a text.

@@ -17,13 +17,13 @@ from localspec.engine.length.copying import Copying
 
 
 class Askable(NamedTuple):
-    """A drafter that a round may ask.
+    """A drafter that a round may ask, and what a proposal of it would take.
 
     Attributes:
-        pending: tokens that its first pass reads; 0 if that pass is already done.
-        left_out: tokens of the sequence that it leaves unread.
-        whole: tokens that its first pass reads if it leaves out none; 0 if it cannot choose.
-        reads_paths: whether it can read lookup's tokens in one pass.
+        pending: tokens that its first pass has to read; 0 if that pass is already done.
+        left_out: tokens of the sequence that its passes will not know, as far as can be told.
+        whole: tokens that its first pass has to read to know all of it; 0 if it cannot choose.
+        reads_paths: whether it can read lookup's tokens in one pass (see `Drafter.propose`).
         block: the most tokens that it guesses in one pass; 0 if each token takes one. Such a pass
             covers the tokens that the drafter has to read and those that it guesses.
     """

@@ -20,7 +20,7 @@ from localspec.engine.drafters.lookup import NO_GUESS, Guess, Lookup
 from localspec.engine.drafters.past_texts import Past
 from localspec.engine.drafters.protocol import Drafter, Proposal
 from localspec.engine.length.gamma import GammaPolicy
-from localspec.engine.length.stopping import BASELINE, Askable, Plan, Situation
+from localspec.engine.length.stopping import BASELINE, Plan, Situation
 from localspec.engine.llama import Context
 from localspec.engine.record.recorder import RoundRecorder
 from localspec.engine.record.round_record import GenerationRecord
@@ -345,7 +345,7 @@ class Engine:
             room=self._room(generation),
             context=len(tokens),
             remaining=generation.remaining,
-            drafters={name: _askable(each, tokens) for name, each in asked.items()},
+            drafters={name: each.state(tokens) for name, each in asked.items()},
             copies=guess.confidences,
         )
 
@@ -387,12 +387,6 @@ class Engine:
             return tokens, FinishReason.LENGTH
         full = len(generation.tokens) > self.target.n_ctx
         return tokens, FinishReason.CONTEXT if full else None
-
-
-def _askable(drafter: Drafter, tokens: Sequence[int]) -> Askable:
-    """What a plan has to know of this drafter."""
-    state, able = drafter.state(tokens), drafter.capabilities
-    return Askable(**state._asdict(), reads_paths=able.reads_paths, block=able.block)
 
 
 def _nothing(finish: FinishReason) -> Round:
