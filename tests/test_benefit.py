@@ -79,9 +79,8 @@ def test_an_answer_that_only_repeated_itself_is_counted_as_such() -> None:
         meter = Meter(4096)
         for end in (None, None, reason):
             meter.add(replace(done(3, 3), finish=end))
-        now = meter.figures(
-            generating=False, speculation=True, gamma=3, note=GammaNote(GammaReason.PAYS, 3)
-        )
+        note = GammaNote(GammaReason.PAYS, 3)
+        now = meter.figures(generating=False, speculation=True, note=note)
         assert now.repeats is (reason is FinishReason.REPETITION)
 
 
@@ -154,7 +153,7 @@ def test_an_answer_was_written_without_drafting_if_that_was_off_in_all_its_round
         for off in switched:
             meter.add(done(0, 0), off=off)
         note = GammaNote(GammaReason.OFF)
-        now = meter.figures(generating=False, speculation=True, gamma=3, note=note)
+        now = meter.figures(generating=False, speculation=True, note=note)
         assert now.off is all(switched)
 
 
@@ -166,7 +165,7 @@ def test_no_ratio_for_fewer_than_eight_drafted_rounds(rounds: int, *, told: bool
     for _ in range(rounds):
         meter.add(done(3, 3), lambda: Speedup(1.3, 1.2, 1.4))
     note = GammaNote(GammaReason.PAYS, 3)
-    figures = meter.figures(generating=False, speculation=True, gamma=3, note=note)
+    figures = meter.figures(generating=False, speculation=True, note=note)
     assert figures.generated == 60
     assert (figures.speedup is not None) is told
     assert ("×" in benefit(figures)) is told
@@ -177,7 +176,7 @@ def test_no_ratio_for_fewer_than_fifty_tokens() -> None:
     for _ in range(24):
         meter.add(done(1, 1), lambda: Speedup(1.3, 1.2, 1.4))
     note = GammaNote(GammaReason.PAYS, 1)
-    now = {"generating": False, "speculation": True, "gamma": 1, "note": note}
+    now = {"generating": False, "speculation": True, "note": note}
     assert meter.figures(**now).speedup is None
     meter.add(done(1, 1), lambda: Speedup(1.3, 1.2, 1.4))
     assert meter.figures(**now).speedup is not None
@@ -187,9 +186,8 @@ def test_a_drafter_that_was_asked_and_guessed_nothing_is_not_named() -> None:
     meter = Meter(4096)
     meter.add(done(3, 2))
     meter.stats.drafters["eagle3"] = DrafterStats()
-    now = meter.figures(
-        generating=False, speculation=True, gamma=3, note=GammaNote(GammaReason.PAYS, 3)
-    )
+    note = GammaNote(GammaReason.PAYS, 3)
+    now = meter.figures(generating=False, speculation=True, note=note)
     assert now.drafters == ((LOOKUP, 3, 2),)
     assert benefit(now) == "copied 2 of 3 tokens"
 

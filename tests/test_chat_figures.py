@@ -31,7 +31,7 @@ def measured(times_s: list[float], tokens: int = 2, later: float = 0.0) -> float
     meter.prefilled(Prefill(5, 0, 4, 0.1))
     for _ in times_s[1:]:
         meter.add(rounds_of(b"x" * tokens, size=tokens)[0])
-    return meter.figures(generating=True, speculation=True, gamma=3, note="").speed_now
+    return meter.figures(generating=True, speculation=True, note="").speed_now
 
 
 def test_speed_now_counts_from_the_prompt_on_at_first() -> None:
@@ -42,7 +42,7 @@ def test_speed_now_counts_from_the_prompt_on_at_first() -> None:
 
 def test_the_figures_show_the_speed_up_that_was_measured_and_what_follows() -> None:
     meter = Meter(100)
-    now = {"generating": True, "speculation": True, "gamma": 3, "note": GammaNote(GammaReason.OFF)}
+    now = {"generating": True, "speculation": True, "note": GammaNote(GammaReason.OFF)}
     for found in (None, Speedup(1.25, 1.0, 1.5)):
         for _ in range(15):
             done = replace(rounds_of(b"x" * 4, size=4)[0], total_s=1.0, drafted=3)
@@ -133,13 +133,13 @@ def test_answers_aside_leave_what_is_decided_what_it_was() -> None:
             drafting.observe(round_of(3, accepted))
 
     answer(3)
-    note, gamma = drafting.note("code"), drafting.gamma()
+    note = drafting.note("code")
     assert note.reason is GammaReason.PAYS
     with drafting.aside():
         drafting.forget()
         answer(0)
         assert drafting.note("code") != note
-    assert (drafting.note("code"), drafting.gamma()) == (note, gamma)
+    assert drafting.note("code") == note
 
 
 @pytest.mark.parametrize(

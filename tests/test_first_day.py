@@ -25,7 +25,6 @@ from tests.support import screen_figures
 
 LONG = Figures(
     speculation=True,
-    gamma=4,
     generated=400,
     drafted=320,
     accepted=315,

@@ -258,7 +258,7 @@ def test_it_drafts_where_that_pays_and_says_so() -> None:
         plan = policy.plan(Situation(room=60))
         assert plan.limit > 0
         policy.observe(round_of(4, 3))
-    assert policy.length == 4
+    assert policy.note().length == 4
     assert gamma_words(policy.note()) == "drafting 4: 75 % accepted"
     told = gamma_words(replace(policy.note(), kind="code"))
     assert told == "drafting 4: code, 75 % accepted"
@@ -270,7 +270,7 @@ def test_before_the_first_draft_it_claims_nothing() -> None:
     policy.observe(round_of(0, 0))
     assert policy.note().reason is GammaReason.UNKNOWN
     assert gamma_words(policy.note()) == "automatic: nothing is known about this draft yet"
-    assert policy.length == 0
+    assert policy.note().length == 0
 
 
 def test_a_single_round_without_a_draft_does_not_change_what_is_said() -> None:
@@ -283,12 +283,12 @@ def test_a_single_round_without_a_draft_does_not_change_what_is_said() -> None:
         policy.plan(Situation(room=room, remaining=room + 1, drafters={DRAFT: Askable(400)}))
         policy.observe(round_of(0, 0))
     assert gamma_words(policy.note()).startswith("drafting 4")
-    assert policy.length == 4
+    assert policy.note().length == 4
     for _ in range(20):
         policy.plan(Situation(room=60, remaining=8, drafters={DRAFT: Askable(4000)}))
         policy.observe(round_of(0, 0))
     assert gamma_words(policy.note()).startswith("not drafting")
-    assert policy.length == 0
+    assert policy.note().length == 0
 
 
 def test_it_does_not_draft_where_that_costs_and_says_so() -> None:
@@ -298,7 +298,7 @@ def test_it_does_not_draft_where_that_costs_and_says_so() -> None:
         plan = policy.plan(Situation(room=60))
         assert plan is BASELINE
         policy.observe(round_of(0, 0))
-    assert policy.length == 0
+    assert policy.note().length == 0
     assert gamma_words(policy.note()) == "not drafting: this draft costs more than it saves here"
 
 

@@ -934,7 +934,7 @@ async def test_why_drafting_does_not_help_is_said_where_no_column_says_it() -> N
     session = ScriptedSession(answers=["An answer of some words."])
     note, slow = GammaNote(GammaReason.TOO_DEAR), "other programs keep 1.4 of 2 threads busy"
     figures = session.figures
-    without = partial(replace, gamma=0, answer_note=note, slow=slow, drafted=0, accepted=0)
+    without = partial(replace, answer_note=note, slow=slow, drafted=0, accepted=0)
     session.figures = lambda: without(figures())  # type: ignore[method-assign]
     async with chatting((80, 24), session=session) as chat:
         assert "not drafting" not in chat.screen()

@@ -37,7 +37,7 @@ from tests.fakes import ended, fake_session, rounds_of
 from tests.support.scripted_session import ScriptedSession
 
 DRAFTED = Figures(
-    generating=True, speculation=True, gamma=3, drafted=30, accepted=20, acceptance_rate=2 / 3,
+    generating=True, speculation=True, drafted=30, accepted=20, acceptance_rate=2 / 3,
     speed_now=50.0, speed_average=60.0, speedup=Speedup(1.5, 1.4, 1.6),
     context_size=4096,
 )  # fmt: skip

@@ -43,6 +43,7 @@ from localspec.errors import EngineError, LocalspecError
 
 MIB = 1 << 20
 GAMMA = 3
+PAYS = GammaNote(GammaReason.PAYS, GAMMA, 0.75, "scripted")
 # Accepted drafted tokens, round by round, over and over.
 PATTERN = (3, 2, 0, 3, 1, 3)
 
@@ -204,8 +205,7 @@ class ScriptedSession:
         return Figures(
             generating=self._generating,
             speculation=self.speculation and self.draft_name is not None,
-            gamma=GAMMA if self.speculation else 0,
-            gamma_note=GammaNote(GammaReason.PAYS, GAMMA, 0.75, "scripted"),
+            gamma_note=PAYS if self.speculation else GammaNote(GammaReason.OFF),
             speed_now=speed if self._generating else None,
             speed_average=stats.tokens_per_second,
             acceptance_rate=stats.acceptance_rate,

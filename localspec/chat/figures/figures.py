@@ -45,7 +45,6 @@ class Figures:
     Attributes:
         speculation: whether drafting is switched on and possible.
         off: whether drafting was off in all rounds of this answer.
-        gamma: current draft length; 0 drafts nothing.
         gamma_note: where gamma comes from now, for `gamma_words`; None if it is not known.
         answer_note: the same at the end of the answer, whatever was switched since.
         speed_now: tokens per second over about the last second.
@@ -79,7 +78,6 @@ class Figures:
     generating: bool = False
     speculation: bool = False
     off: bool = False
-    gamma: int = 0
     gamma_note: GammaNote | None = None
     answer_note: GammaNote | None = None
     speed_now: float | None = None
@@ -109,6 +107,11 @@ class Figures:
     busy: str = ""
     check: float | None = None
     spare: bool = False
+
+    @property
+    def gamma(self) -> int:
+        """Current draft length; 0 drafts nothing."""
+        return self.gamma_note.length if self.gamma_note else 0
 
 
 class Meter:
@@ -174,9 +177,7 @@ class Meter:
                 self._recent.popleft()
                 self._recent_tokens -= self._recent[0][1]
 
-    def figures(
-        self, *, generating: bool, speculation: bool, gamma: int, note: GammaNote
-    ) -> Figures:
+    def figures(self, *, generating: bool, speculation: bool, note: GammaNote) -> Figures:
         """A snapshot of this turn."""
         with self._lock:
             stats = self.stats
@@ -184,7 +185,6 @@ class Meter:
                 generating=generating,
                 speculation=speculation,
                 off=self._off,
-                gamma=gamma,
                 gamma_note=note,
                 answer_note=note,
                 speed_now=self._speed_now(generating=generating),

@@ -82,11 +82,6 @@ class Drafting:
             self._settings = replace(self._settings, gamma="auto")
         self._wanted, self._wanted_for = on, self._settings.gamma
 
-    def gamma(self) -> int:
-        """The current draft length; for ``auto``, the recently decided one."""
-        chosen = self._chosen()
-        return chosen.length if isinstance(chosen, AutoGamma) else chosen.gamma
-
     def note(self, kind: str) -> GammaNote:
         """Where gamma comes from, for text of this `kind` (code or prose)."""
         if not self.on:

@@ -212,7 +212,6 @@ class Writer:
         figures = meter.figures(
             generating=generating,
             speculation=self._drafting.on,
-            gamma=self._drafting.gamma(),
             note=self._drafting.note(kind.name),
         )
         found = self._slow.found(figures) if generating else meter.ended

@@ -342,11 +342,6 @@ class AutoGamma:
         """The measured speed-up of this answer; None while unknown."""
         return self.neighbours.speedup()
 
-    @property
-    def length(self) -> int:
-        """Tokens drafted per round lately; 0 while nothing is drafted."""
-        return self.note().length
-
     def note(self) -> GammaNote:
         """The recent decisions and their reason, for people."""
         drafting = self._drafting >= _WILLING
