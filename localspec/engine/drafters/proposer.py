@@ -44,6 +44,10 @@ Proposer: TypeAlias = Callable[[Logits, Sequence[int], Sequence[int]], View]
 """(logits of shape (n_vocab,), tokens so far, drafted so far) -> the view of the next token."""
 
 
+Accepts: TypeAlias = Callable[[Dist, int], float]
+"""(p, token) -> the probability that the rule accepts a token that was not drawn."""
+
+
 @dataclass(frozen=True, slots=True)
 class GuessView:
     """A guessed token: it has no q, and is accepted if the target picks it too."""
@@ -62,15 +66,17 @@ class GuessView:
 
 @dataclass(frozen=True, slots=True)
 class ArgmaxView(GuessView):
-    """Propose the most probable token: the best guess if the rule asks for a match.
+    """Propose the most probable token: the best guess, for a rule that does not weigh q.
 
     Attributes:
         logits: the draft's, of shape (n_vocab,).
         maxima: the `_column_maxima` of the logits, if they are already known.
+        accepts: the chance that the rule accepts such a token.
     """
 
     logits: Logits
     maxima: Logits | None = None
+    accepts: Accepts = Dist.prob
 
     def confidence(self) -> float:
         """An estimate of the largest softmax value, never too low.
@@ -81,6 +87,10 @@ class ArgmaxView(GuessView):
         """
         maxima = _column_maxima(self.logits) if self.maxima is None else self.maxima
         return 1.0 / max(1.0, float(np.add.reduce(np.exp(maxima - self.logits[self.token]))))
+
+    def chance(self, p: Dist) -> float:
+        """The probability that the rule accepts the token."""
+        return self.accepts(p, self.token)
 
 
 def _column_maxima(logits: Logits) -> Logits:
@@ -120,30 +130,6 @@ class BestProposer:
     def __call__(self, logits: Logits, tokens: Sequence[int], drafted: Sequence[int]) -> ArgmaxView:
         """See what may follow `tokens` and `drafted`."""
         return ArgmaxView(int(self.best.along(logits, tokens, drafted).ids[0]), logits)
-
-
-@dataclass(frozen=True, slots=True)
-class KeptView:
-    """A best guess, under a rule that accepts every token that the target's row keeps.
-
-    Attributes:
-        guess: the view for a rule that asks for a match.
-    """
-
-    must_verify: ClassVar[bool] = False
-    guess: View
-
-    def confidence(self) -> float:
-        """How sure the draft is of its guess: 0 to 1."""
-        return self.guess.confidence()
-
-    def pick(self) -> tuple[int, Dist | None]:
-        """The guess."""
-        return self.guess.pick()
-
-    def chance(self, p: Dist) -> float:
-        """1 if the row has the guess, else 0."""
-        return float(p.prob(self.guess.pick()[0]) > 0)
 
 
 Agreement: TypeAlias = Callable[[Dist, Dist], float]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from localspec.engine.drafters.lookup import Guess
+from localspec.engine.drafters.proposer import Accepts
 from localspec.engine.drafters.protocol import Proposal
-from localspec.engine.round.acceptance import Accepts
 from localspec.engine.round.sampling import Dist
 from localspec.engine.round.verify import Verdict
 

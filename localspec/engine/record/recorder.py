@@ -104,7 +104,7 @@ class RoundRecorder:
         """End the round, once the drafter has observed the result; return its figures."""
         proposal, verdict, rows, plan = self._proposal, self._verdict, self._rows, self._plan
         chances = _chances(proposal, rows, verdict)
-        scores = score_lookup(self._guess, proposal, rows, verdict, self._how.copied)
+        scores = score_lookup(self._guess, proposal, rows, verdict, self._how.accepts)
         before, self._ended = self._ended, (ended := perf_counter())
         figures = Round(
             tokens=self._emitted,

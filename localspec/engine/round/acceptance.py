@@ -9,9 +9,10 @@ from typing import TypeAlias
 import numpy as np
 
 from localspec.engine.drafters.proposer import (
+    Accepts,
     Agreement,
+    ArgmaxView,
     BestProposer,
-    KeptView,
     Proposer,
     SamplingProposer,
     argmax_proposer,
@@ -22,8 +23,7 @@ from localspec.engine.round.params import Accept, SamplingParams, check_lenience
 from localspec.engine.round.sampling import FEW_IDS, Dist, Logits, Sampler
 from localspec.engine.round.verify import Rule, rule_named
 
-Accepts: TypeAlias = Callable[[Dist, int], float]
-"""(p, token) -> the probability that the rule accepts a token that was not drawn."""
+_Best: TypeAlias = Callable[[Logits, Sequence[int], Sequence[int]], ArgmaxView]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,7 @@ class Verification:
     Attributes:
         name, lenience: the rule, as in a trace.
         greedy: whether the target takes its most probable token.
-        copied: the chance that a copied token is accepted.
-        invariant: whether a seed gives the same text whatever is drafted (2408.07978).
+        accepts: the chance that a token is accepted which was copied, and not drawn.
     """
 
     name: str
@@ -44,13 +43,17 @@ class Verification:
     rule: Rule
     noise: StreamNoise
     proposer: Proposer
-    copied: Accepts
-    invariant: bool
+    accepts: Accepts
 
     @property
     def coupled(self) -> bool:
         """Whether drafts are drawn with the same random numbers as the target."""
         return isinstance(self.noise, CounterNoise)
+
+    @property
+    def invariant(self) -> bool:
+        """Whether a seed gives the same text whatever is drafted (2408.07978)."""
+        return self.name == "match"
 
 
 def verification(settings: GenerateSettings) -> Verification:
@@ -72,16 +75,16 @@ def verification(settings: GenerateSettings) -> Verification:
     if settings.trace is not None:
         settings.trace.listen(noise, drafts, name, lenience)
     sampler = Sampler(_lenient(sampling, lenience), settings.constraint)
-    rule = name, lenience, sampling.greedy, sampler, rule_named(name, lenience), noise
-    if name in ("match", "lossy greedy") and not coupled:
+    accepts = Dist.prob if lenience is None else _keeps if sampling.greedy else _leniently(lenience)
+    proposer: Proposer
+    if coupled or name not in ("match", "lossy greedy"):
+        agreement = coupling if coupled else overlap if lenience is None else lenient(lenience)
+        proposer = SamplingProposer(sampler, drafts, agreement, must_verify=not coupled)
+    else:
         best = _best(sampler)
-        if name == "match":
-            return Verification(*rule, best, Dist.prob, invariant=True)
-        return Verification(*rule, _kept(best), _keeps, invariant=False)
-    agreement = coupling if coupled else overlap if lenience is None else lenient(lenience)
-    proposer = SamplingProposer(sampler, drafts, agreement, must_verify=not coupled)
-    copied = Dist.prob if lenience is None else _leniently(lenience)
-    return Verification(*rule, proposer, copied, invariant=coupled)
+        proposer = best if name == "match" else _kept(best)
+    rule = rule_named(name, lenience)
+    return Verification(name, lenience, sampling.greedy, sampler, rule, noise, proposer, accepts)
 
 
 def _rule_name(accept: Accept, sampling: SamplingParams, lenience: float | None) -> str:
@@ -98,7 +101,7 @@ def _lenient(sampling: SamplingParams, lenience: float | None) -> SamplingParams
     return replace(sampling, temperature=1.0, top_k=0, top_p=1.0, typical_p=1.0, min_p=lenience)
 
 
-def _best(sampler: Sampler) -> Proposer:
+def _best(sampler: Sampler) -> _Best:
     """Propose the draft's best guess; a plain argmax unless grammar, bias or penalties matter."""
     params = sampler.params
     if sampler.constraint(()) is None and not (params.penalised or params.logit_bias):
@@ -106,11 +109,11 @@ def _best(sampler: Sampler) -> Proposer:
     return BestProposer(sampler.following(replace(params, temperature=0.0, typical_p=1.0)))
 
 
-def _kept(best: Proposer) -> Proposer:
+def _kept(best: _Best) -> _Best:
     """The best guess under lenience at temperature 0, where a match is not needed."""
 
-    def proposer(logits: Logits, tokens: Sequence[int], drafted: Sequence[int]) -> KeptView:
-        return KeptView(best(logits, tokens, drafted))
+    def proposer(logits: Logits, tokens: Sequence[int], drafted: Sequence[int]) -> ArgmaxView:
+        return replace(best(logits, tokens, drafted), accepts=_keeps)
 
     return proposer
 
