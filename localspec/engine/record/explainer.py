@@ -129,7 +129,7 @@ class Explainer:
     def explain(self, number: int, draft: Draft, p: TargetRows, *, again: bool) -> RoundExplanation:
         """Explain round `number`, with its draft and the target's rows `p` along it."""
         record, made, how = self.record, self.record.rounds[number - 1], self.how
-        case = Case(how.name, how.lenience, how.coupled, how.greedy, draft, p, made.position)
+        case = Case(how, draft, p, made.position)
         found = explain_verdict(case, how.noise.after(made.drawn), self._word)
         begin, end = max(0, made.position - _BEFORE), made.position
         before = map(self.model.piece, record.tokens[begin:end])

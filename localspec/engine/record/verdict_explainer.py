@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from localspec.engine.record.explanation import TokenVerdict
+from localspec.engine.round.acceptance import Verification
 from localspec.engine.round.noise import StreamNoise
 from localspec.engine.round.sampling import Dist
-from localspec.engine.round.verify import Draft, Verdict, rule_named
+from localspec.engine.round.verify import Draft, Verdict
 
 # token -> its text, as it is shown
 TokenText: TypeAlias = Callable[[int], str]
@@ -59,18 +60,12 @@ class Case:
     """The input of a rule in one round.
 
     Attributes:
-        rule: its name in traces.
-        lenience: of a lossy rule; None for a lossless one.
-        coupled: whether draft and target draw with the same random numbers.
-        greedy: whether the target takes its best token.
+        how: the generation's rule, randomness and settings.
         p: the target's rows along the draft.
         position: of the first row in the sequence.
     """
 
-    rule: str
-    lenience: float | None
-    coupled: bool
-    greedy: bool
+    how: Verification
     draft: Draft
     p: Sequence[Dist]
     position: int
@@ -78,15 +73,14 @@ class Case:
 
 def explain_verdict(case: Case, noise: StreamNoise, word: TokenText) -> ExplainedVerdict:
     """Run the rule again with the same random numbers, and explain its verdict."""
-    heard = _RecordingNoise(noise)
-    rule = rule_named(case.rule, case.lenience)
-    verdict = rule(case.draft, case.p, heard, case.position)
+    heard, name = _RecordingNoise(noise), case.how.name
+    verdict = case.how.rule(case.draft, case.p, heard, case.position)
     tested = min(len(case.draft.tokens), verdict.accepted + 1)
-    if case.rule == "lossy greedy":
+    if name == "lossy greedy":
         tests = [_kept(case, i, word) for i in range(tested)]
-    elif case.rule == "match" or (case.rule != "lossy" and case.draft.q is None):
+    elif name == "match" or (name != "lossy" and case.draft.q is None):
         tests = [_compared(case, i, heard.picks[i][0], word) for i in range(tested)]
-    elif case.rule == "block":
+    elif name == "block":
         tests = _as_a_whole(case, verdict, heard.chances)
     else:
         tests = [_weighed(case, i, *heard.chances[i]) for i in range(tested)]
@@ -95,9 +89,9 @@ def explain_verdict(case: Case, noise: StreamNoise, word: TokenText) -> Explaine
 
 def _compared(case: Case, i: int, said: int, word: TokenText) -> TokenVerdict:
     accepted = said == case.draft.tokens[i]
-    if case.greedy:
+    if case.how.greedy:
         how = f"The target's most probable token is “{word(said)}”"
-    elif case.coupled:
+    elif case.how.coupled:
         how = f"With the same random numbers as the draft, the target drew “{word(said)}”"
     else:
         how = f"The target drew “{word(said)}” for itself"
@@ -107,9 +101,9 @@ def _compared(case: Case, i: int, said: int, word: TokenText) -> TokenVerdict:
 
 def _weighed(case: Case, i: int, chance: float, drawn: float) -> TokenVerdict:
     """Explain the token rule, with or without lenience."""
-    token, q = case.draft.tokens[i], case.draft.q
+    token, q, lenience = case.draft.tokens[i], case.draft.q, case.how.lenience
     of_p, of_q = case.p[i].prob(token), 1.0 if q is None else q[i].prob(token)
-    below = f"{of_q:.3f}" if case.lenience is None else f"({case.lenience:g} × {of_q:.3f})"
+    below = f"{of_q:.3f}" if lenience is None else f"({lenience:g} × {of_q:.3f})"
     accepted = drawn < chance
     if chance >= 1:
         why = "The target finds it at least as likely as the draft did: it stays for sure."
@@ -118,8 +112,8 @@ def _weighed(case: Case, i: int, chance: float, drawn: float) -> TokenVerdict:
     else:
         why = "The draft finds it likelier than the target does, and the number drawn is above p/q."
     formula = f"p/q = {of_p:.3f}/{below} = {chance:.3f}, drawn {drawn:.3f}"
-    if case.lenience is not None:
-        why = f"{why} Lossy: q counts {case.lenience:g} of itself."
+    if lenience is not None:
+        why = f"{why} Lossy: q counts {lenience:g} of itself."
     return TokenVerdict(accepted, why, formula, chance, drawn)
 
 
@@ -153,8 +147,8 @@ def _block_words(i: int, tau: int, *, tested: bool) -> str:
 
 
 def _kept(case: Case, i: int, word: TokenText) -> TokenVerdict:
-    best = int(case.p[i].ids[0])
+    best, least = int(case.p[i].ids[0]), case.how.lenience or 0
     kept = case.p[i].prob(case.draft.tokens[i]) > 0
-    share = f"{case.lenience or 0:g} of the probability of the target's best token, “{word(best)}”"
+    share = f"{least:g} of the probability of the target's best token, “{word(best)}”"
     why = f"It has at least {share}: it stays." if kept else f"It has less than {share}."
     return TokenVerdict(kept, f"{why} Lossy: this changes what is said.", said=best)
