@@ -22,6 +22,7 @@ from localspec.engine.length.stopping import (
     Plan,
     Situation,
     StoppingPlan,
+    best_draft,
     gamma_for,
 )
 from localspec.engine.record.stats import FinishReason, GammaNote, GammaReason, Round, Speedup
@@ -402,12 +403,9 @@ class AutoGamma:
         cost = curve.seconds(read) if pending else 0.0
         if drafter.block:  # one pass for all of them
             most = min(drafter.block, len(times) - 2)
-            each, step = (curve.seconds(read + most) - cost) / most, 0.0
-            mean = track.calibration.mean
-            back = self._table.rereads
-            found = gamma_for(mean, times[: most + 2], each, first=cost, rereads=back)
-            length = max(1, found[0])
-            times, cost = times[: length + 2], curve.seconds(read + length)
+            mean, passes = track.calibration.mean, (curve.seconds(read + most), cost)
+            length = max(1, best_draft(mean, times, passes, most, rereads=self._table.rereads)[0])
+            times, cost, step = times[: length + 2], curve.seconds(read + length), 0.0
         cost += self._shared_catch_up(curve, pending, situation) - saved
         plan = StoppingPlan(
             track.calibration,
@@ -460,11 +458,11 @@ class AutoGamma:
         if drafter.pending > USUAL_PENDING and self._copying > _WILLING:
             return False  # after the next copy it would have to catch up again
         baseline, block = prices.times[1], min(drafter.block, len(prices.times) - 2)
-        step, first = plan.step, curve.seconds(USUAL_PENDING + block) if block else 0.0
+        step = curve.seconds(USUAL_PENDING + block) if block else plan.step
         if not self._tracks[plan.drafter].rounds:  # its measurement may be wrong by any factor
-            step, first = (min(each, USUAL * baseline) for each in (step, first))
+            step = min(step, USUAL * baseline)
         times, back = prices.times[: (block or plan.limit) + 2], self._table.rereads
-        gain = gamma_for(MOST, times, step, first=first, rereads=back)[1]
+        gain = best_draft(MOST, times, (step, step), block, rereads=back)[1]
         if gain < WORTH:
             return False
         read = drafter.pending + (plan.limit if block else 0)

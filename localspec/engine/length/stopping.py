@@ -270,3 +270,28 @@ def gamma_for(
         if faster > gain:
             best, gain = m, faster
     return best, gain
+
+
+def best_draft(
+    acceptance: float,
+    times: Sequence[float],
+    step: tuple[float, float],
+    block: int,
+    *,
+    rereads: float = 0.0,
+) -> tuple[int, float]:
+    """The result of `gamma_for` for a drafter whose steps guess up to `block` tokens, or one.
+
+    Args:
+        acceptance: as for `gamma_for`.
+        times: as there.
+        step: seconds of a step, and of one over a block without its guesses; the longer a draft of
+            a block is, the nearer its one step comes to the first.
+        block: 0 for one token.
+        rereads: as there.
+    """
+    whole, read = step
+    if block:
+        each = (whole - read) / block
+        return gamma_for(acceptance, times[: block + 2], each, first=read, rereads=rereads)
+    return gamma_for(acceptance, times, whole, rereads=rereads)

@@ -14,6 +14,7 @@ from localspec.drafter_names import AUTO, DRAFT
 from localspec.engine.length.cost import ByContext, Costs, Curve, ModelCosts, Points
 from localspec.engine.length.gamma import LONGEST, USUAL_PENDING
 from localspec.engine.length.profile import Profile, ProfileStore, of_file
+from localspec.engine.length.stopping import best_draft
 from localspec.engine.llama import devices, kernels, machine
 from localspec.formats import percent, speed, times
 from localspec.loading.load_request import LoadRequest
@@ -79,7 +80,7 @@ def choices(
     times = costs.target.at(BEHIND).times(costs.longest(LONGEST) + 1)
     curve = costs.drafts[DRAFT].at(BEHIND)
     step = draft_step(curve, block), curve.seconds(USUAL_PENDING)
-    best = partial(ranking.best_draft, times=times, step=step, block=block, rereads=costs.rereads)
+    best = partial(best_draft, times=times, step=step, block=block, rereads=costs.rereads)
     return tuple(GammaChoice(each, *best(each)) for each in ACCEPTANCES)
 
 

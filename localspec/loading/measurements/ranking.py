@@ -18,7 +18,7 @@ from typing import Final
 
 from localspec import formats, machine, private
 from localspec.drafter_names import DRAFT, MTP
-from localspec.engine.length.stopping import gamma_for
+from localspec.engine.length.stopping import best_draft, gamma_for
 from localspec.pairs.disk import folders
 from localspec.pairs.memory.free import Device, FreeMemory
 from localspec.pairs.memory.outlook import ROOM
@@ -510,28 +510,3 @@ def _gain(row: ListedPair, costs: PairCosts) -> float:
         return 1.0
     step = costs.step, costs.step if costs.read is None else costs.read
     return best_draft(acceptance(row), costs.times, step, costs.block)[1]
-
-
-def best_draft(
-    accepted: float,
-    times: Sequence[float],
-    step: tuple[float, float],
-    block: int,
-    *,
-    rereads: float = 0.0,
-) -> tuple[int, float]:
-    """The result of `gamma_for` for a drafter whose steps guess up to `block` tokens, or one.
-
-    Args:
-        accepted: the chance of each drafted token.
-        times: seconds of the target's decodes of 0, 1, 2, ... tokens.
-        step: seconds of a step, and of one over a block without its guesses; the longer a draft of
-            a block is, the nearer its one step comes to the first.
-        block: 0 for one token.
-        rereads: as for `gamma_for`.
-    """
-    whole, read = step
-    if not block:
-        return gamma_for(accepted, times, whole, rereads=rereads)
-    each = (whole - read) / block
-    return gamma_for(accepted, times[: block + 2], each, first=read, rereads=rereads)
