@@ -307,6 +307,13 @@ def test_while_an_answer_is_written_its_speed_is_that_of_its_rounds_so_far() -> 
     assert heading(side).plain == "with drafting\n11 tokens, 20.0 tokens/s, guessed 15, kept 5"
 
 
+def test_a_speed_is_written_as_everywhere() -> None:
+    side = AnswerSide(speculation=False)
+    for _ in range(5):
+        side.hear(RoundText((Span("word ", Origin.TARGET),), round_of(0, 0, seconds=0.002)))
+    assert heading(side).plain.endswith("5 tokens, 500 tokens/s")
+
+
 def test_control_characters_do_not_reach_the_screen() -> None:
     assert "\x1b" not in body(said("\x1b[2Jhello"), said("x"), 30, 9).plain
 

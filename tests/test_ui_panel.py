@@ -134,6 +134,7 @@ def test_a_conversation_that_is_opened_shows_its_last_answer_until_the_next() ->
     assert "75 %" in text(full_lines(state, 36, 40))
     state.take(DRAFTED)
     assert big_speed(state) == ("50.0", "now")
+    assert big_speed(PanelState(figures=replace(DRAFTED, speed_now=1234.5)))[0] == "1234"
     state.begin(stored | {"tokens_per_second": "many"})
     state.take(Figures())
     assert big_speed(state)[1] == "no answer yet"

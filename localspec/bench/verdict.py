@@ -17,7 +17,7 @@ from localspec.bench.result import (
 from localspec.bench.summarise import faster
 from localspec.chat.figures.benefit import compared
 from localspec.drafter_names import LOOKUP
-from localspec.formats import percent, times
+from localspec.formats import percent, speed, times
 
 _NOTHING = "Nothing was drafted in these answers: they tell nothing about drafting."
 _UNSURE = "can't tell"
@@ -50,10 +50,10 @@ def verdict(report: BenchReport) -> tuple[str, ...]:
 
 def _without(report: BenchReport) -> str:
     """The words for a report in which only a sweep drafted, nothing did, or nothing was timed."""
-    speed = report.off.overall.tokens_per_second
-    if speed is None:
+    baseline = report.off.overall.tokens_per_second
+    if baseline is None:
         return "Nothing could be timed: the answers were too short, or too few."
-    said = f"Without drafting: {speed:.1f} tokens/s."
+    said = f"Without drafting: {speed(baseline)} tokens/s."
     swept = [
         (found.value, arm.name, found) for arm in report.arms if (found := arm.overall.speedup)
     ]

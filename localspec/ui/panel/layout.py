@@ -108,7 +108,7 @@ def big_speed(state: PanelState) -> tuple[str, str]:
     """The speed for the big digits and its name: the current one, else the average."""
     now = state.figures
     speed = now.speed_now if now.generating else now.speed_average
-    figure = "-" if speed is None else f"{speed:.1f}" if speed < 100 else f"{speed:.0f}"
+    figure = "-" if speed is None else formats.speed(speed).replace(",", "")
     meaning = "now" if now.generating else "no answer yet" if speed is None else "last answer"
     if now.lossy and now.drafted:
         meaning = f"{meaning.partition(' ')[0]}, {now.lossy}"

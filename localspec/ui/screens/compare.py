@@ -13,6 +13,7 @@ from textual.content import Content
 from textual.timer import Timer
 from textual.widgets import Static
 
+from localspec import formats
 from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects import Dialect
 from localspec.chat.events import Disturbed, RoundText, TurnEnd, TurnEvent
@@ -84,7 +85,7 @@ def heading(side: AnswerSide) -> Content:
     stats = side.stats or side.so_far
     said = f"{stats.generated_tokens:,} tokens"
     if stats.tokens_per_second is not None:
-        said += f", {stats.tokens_per_second:.1f} tokens/s"
+        said += f", {formats.speed(stats.tokens_per_second)} tokens/s"
     if side.stats is None:
         said = f"writing … {said}" if side.text else "waiting"
     elif stats.drafted_tokens:
