@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from localspec.chat.events import RoundText
+from localspec.chat.session.pair import LoadRecord
 from localspec.chat.session.session import Session
 from localspec.cli.subcommands import cli
 from localspec.drafter_names import DFLASH, DRAFT, EAGLE3, MTP
@@ -30,7 +31,7 @@ from localspec.errors import Cancelled, ModelLoadError
 from localspec.loading import draft_models, model_loader
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
-from localspec.loading.measurements import draft_worth, expected_speed, measured_costs
+from localspec.loading.measurements import draft_worth, measured_costs
 from localspec.loading.measurements.measured_costs import ANY_THREADS, MeasuredPair, profile_store
 from localspec.loading.model_loader import ModelLoader
 from localspec.pairs.gguf.header import read_model
@@ -66,7 +67,7 @@ def test_a_model_is_not_judged_by_the_head_in_its_file(
     toy_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
-    how, setup = expected_speed.usual("auto", from_disk=False), ModelSetup(n_ctx=512)
+    how, setup = LoadRecord(ctx_size=0, threads=0), ModelSetup(n_ctx=512)
     store = profile_store()
     base = {**of_file(toy_draft, draft=True), "n_gpu_layers": 0}
     head, model = ({**base, "head": MTP}, 1, 0.004), (base, default_threads(), 0.05)
@@ -85,11 +86,11 @@ def test_a_damaged_measurement_judges_no_draft(
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path))
     known = of_file(toy_draft, draft=True) | {"threads": default_threads(), "n_gpu_layers": 0}
     profile_store().save(Profile(known, {0: {1: 1.0}}, spread=0.0))
-    setup, usual = ModelSetup(n_ctx=512), expected_speed.usual("auto", from_disk=False)
+    setup, how = ModelSetup(n_ctx=512), LoadRecord(ctx_size=0, threads=0)
     sized = (draft_facts(read_model(toy_draft).header), setup)
 
     def step() -> float:
-        return draft_worth.least_step(toy_draft, sized, None, 1.0, usual, head="")
+        return draft_worth.least_step(toy_draft, sized, None, 1.0, how, head="")
 
     assert step() == 1.0
     (path,) = profile_store().folder.iterdir()

@@ -38,7 +38,7 @@ from localspec.loading.measurements import (
     ranking,
     tuning,
 )
-from localspec.loading.measurements.expected_speed import stored_profiles, usual
+from localspec.loading.measurements.expected_speed import stored_profiles
 from localspec.loading.measurements.measured_costs import (
     MeasuredPair,
     chosen_threads,
@@ -484,7 +484,7 @@ def test_costs_of_several_cards_are_found_by_their_shares(toy_target: Path, cach
     }
     profile_store().save(profile.Profile(known, {0: {1: 1.0}}))
     setup = ModelSetup(n_ctx=256, gpu_layers=8, split=tuple(split.items()))
-    how = usual("on", from_disk=False)
+    how = LoadRecord(ctx_size=0, threads=0, flash_attn="on")
     found = partial(stored_profiles, profile_store(), toy_target, how=how, draft=False)
     assert found(setup)
     assert not found(replace(setup, split=()))

@@ -12,8 +12,6 @@ from localspec.drafter_names import DFLASH
 from localspec.engine.length.cost import Costs, ModelCosts
 from localspec.engine.length.gamma import AutoGamma
 from localspec.engine.length.profile import Profile
-from localspec.loading.measurements.attention import key
-from localspec.loading.measurements.attention import stored as attention_timing
 from localspec.loading.measurements.expected_speed import BEHIND, stored_profiles, usual
 from localspec.loading.measurements.head_promise import PAYS, REACHABLE
 from localspec.loading.measurements.measured_costs import profile_store
@@ -121,9 +119,7 @@ def why_left_out(
     if plan.draft is None:
         return ""
     path, store = target.paths[0], profile_store()
-    attention = attention_timing(key(path, plan.target, None), store)
-    option = attention.option if attention else "auto"
-    how = usual(option, from_disk=bool(plan.from_disk))
+    how, _ = usual(path, plan, store)
     both = None if plan.from_disk else (facts(target.header), plan.target)
     sized = (draft_facts(draft.header), plan.draft)
     head = head_checks.head_kind(draft.header)

@@ -100,9 +100,7 @@ def expected(target: Path, draft: ModelSource | None, plan: MemoryPlan) -> Expec
     None if a model was not measured yet.
     """
     store = profile_store()
-    attention = stored(key(target, plan.target, None), store)
-    flash_attn = attention.option if attention else "auto"
-    how = usual(flash_attn, from_disk=bool(plan.from_disk))
+    how, attention = usual(target, plan, store)
     own = next(iter(stored_profiles(store, target, plan.target, how, draft=False)), None)
     if own is None:
         return None
@@ -141,15 +139,18 @@ def exact(
     return exactness.stored(known, store), exactness_cost.stored(known, store)
 
 
-def usual(flash_attn: str, *, from_disk: bool) -> LoadRecord:
-    """How models run where nothing else is asked for: with the threads that suit them.
+def usual(
+    target: Path, plan: MemoryPlan, store: ProfileStore
+) -> tuple[LoadRecord, AttentionTiming | None]:
+    """How a pair runs where nothing else is asked for, and what was measured of its attention.
 
-    Args:
-        flash_attn: as it was chosen; without room for the weights, a load leaves llama.cpp's own.
-        from_disk: whether the weights are read from disk again and again.
+    The threads are those that suit each model. Where the weights find no room, and are read from
+    disk again and again, a load leaves llama.cpp's own attention.
     """
-    flash_attn = "auto" if from_disk else flash_attn
-    return LoadRecord(ctx_size=0, threads=0, flash_attn=flash_attn, from_disk=from_disk)
+    attention = stored(key(target, plan.target, None), store)
+    flash_attn = attention.option if attention and not plan.from_disk else "auto"
+    how = LoadRecord(ctx_size=0, threads=0, flash_attn=flash_attn, from_disk=bool(plan.from_disk))
+    return how, attention
 
 
 def stored_profiles(
