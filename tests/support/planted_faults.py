@@ -71,8 +71,8 @@ FAULTS: Final = {
         Fault(
             "After a rejection the target's own row is drawn from.",
             "engine/round/verify.py",
-            "            return Verdict(i, noise.pick(_residual(p[i], q), position + i))",
-            "            return Verdict(i, noise.pick(p[i], position + i))",
+            "_residual(p[i], row, 1 / lenience)",
+            "p[i]",
             "test_verify.py::test_token_rule_weighs_p_against_q",
         ),
         Fault(

@@ -101,11 +101,7 @@ def token_rule(draft: Draft, p: Sequence[Dist], noise: Noise, position: int) -> 
     """
     if draft.q is None:
         return match_rule(draft, p, noise, position)
-    for i, (drafted, q) in enumerate(zip(draft.tokens, draft.q, strict=True)):
-        if not noise.chance(p[i].prob(drafted) / _drawn(q, drafted)):
-            return Verdict(i, noise.pick(_residual(p[i], q), position + i))
-    n = len(draft.tokens)
-    return Verdict(n, noise.pick(p[n], position + n))
+    return _weighed(draft.tokens, draft.q, p, noise, position, lenience=1.0)
 
 
 def block_rule(draft: Draft, p: Sequence[Dist], noise: Noise, position: int) -> Verdict:
@@ -138,14 +134,8 @@ class LossyRule:
 
     def __call__(self, draft: Draft, p: Sequence[Dist], noise: Noise, position: int) -> Verdict:
         """A verdict as of every `Rule`. A draft without probabilities is a point mass."""
-        rows = draft.q or tuple(Dist.point(token) for token in draft.tokens)
-        for i, (drafted, q) in enumerate(zip(draft.tokens, rows, strict=True)):
-            chance = p[i].prob(drafted) / (self.lenience * _drawn(q, drafted))
-            if not noise.chance(chance):
-                left = _residual(p[i], q, 1 / self.lenience)
-                return Verdict(i, noise.pick(left, position + i))
-        n = len(draft.tokens)
-        return Verdict(n, noise.pick(p[n], position + n))
+        q = draft.q or tuple(Dist.point(token) for token in draft.tokens)
+        return _weighed(draft.tokens, q, p, noise, position, lenience=self.lenience)
 
 
 def lossy_greedy_rule(draft: Draft, p: Sequence[Dist], noise: Noise, position: int) -> Verdict:  # noqa: ARG001 - a `Rule`
@@ -166,6 +156,23 @@ def rule_named(name: str, lenience: float | None = None) -> Rule:
     if name == "lossy" and lenience is not None:
         return LossyRule(lenience)
     return _RULES[name]
+
+
+def _weighed(
+    tokens: Sequence[int],
+    q: Sequence[Dist],
+    p: Sequence[Dist],
+    noise: Noise,
+    position: int,
+    *,
+    lenience: float,
+) -> Verdict:
+    """Weigh p against q, token by token, where q counts `lenience` of itself."""
+    for i, (drafted, row) in enumerate(zip(tokens, q, strict=True)):
+        if not noise.chance(p[i].prob(drafted) / (lenience * _drawn(row, drafted))):
+            return Verdict(i, noise.pick(_residual(p[i], row, 1 / lenience), position + i))
+    n = len(tokens)
+    return Verdict(n, noise.pick(p[n], position + n))
 
 
 def _block_weights(tokens: Sequence[int], q: Sequence[Dist], p: Sequence[Dist]) -> list[float]:
