@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import itemgetter
 
-from localspec.drafter_names import LOOKUP
 from localspec.engine.common_prefix import common_prefix
 from localspec.engine.drafters.past_texts import NO_PAST, Past
 from localspec.limits import MAX_GAMMA
@@ -54,8 +53,6 @@ NO_GUESS = Guess()
 
 class Lookup:
     """Copies from the text so far; takes 20 bytes per token, and 4 more per token of context."""
-
-    name = LOOKUP
 
     def __init__(self, n_ctx: int, is_end: Callable[[int], bool]) -> None:
         """Prepare for texts of about `n_ctx` tokens; longer ones are slower.
