@@ -25,7 +25,7 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Model
 from localspec.engine.round.params import CHAIN, SamplingParams
 from localspec.errors import UsageError
-from localspec.loading.load import load_another_draft, load_session
+from localspec.loading.load import check, load_another_draft, load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.pairs.names import catalogue
 from tests.support.gguf_models import write_advised, write_other_vocabulary
@@ -193,7 +193,7 @@ def test_of_an_old_conversation_what_is_not_llama_cpps_default_was_chosen() -> N
 def test_a_draft_beside_is_sampled_like_its_target(tmp_path: Path) -> None:
     path = write_advised(tmp_path / "a.gguf", temp=0.6)
     with loaded(path) as session:
-        request = replace(SMALL, pair=str(path), draft="lookup")
+        request = check(replace(SMALL, pair=str(path), draft="lookup"))
         beside = load_another_draft(session, request, progress=lambda *_: None, cancel=Cancel())
         assert beside.settings.sampling.temperature == 0.6
         beside.pair.close_drafts()

@@ -30,7 +30,7 @@ from localspec.engine.cancel import Cancel
 from localspec.engine.length.profile import Timing
 from localspec.engine.record.stats import FinishReason
 from localspec.errors import Cancelled
-from localspec.loading.load import load_another_draft, load_session
+from localspec.loading.load import check, load_another_draft, load_session
 from localspec.loading.load_request import LoadRequest
 from tests.support import bench_reports, ggufs, toy
 from tests.support.gguf_models import write_random_llama
@@ -310,9 +310,8 @@ def test_without_a_draft_the_baseline_is_measured() -> None:
 
 @pytest.mark.slow
 def test_several_drafts_share_a_target(session: Session, toy_draft: Path) -> None:
-    beside = load_another_draft(
-        session, replace(OPTIONS, draft=f"{toy_draft},lookup"), progress=ignore, cancel=Cancel()
-    )
+    wanted = check(replace(OPTIONS, draft=f"{toy_draft},lookup"))
+    beside = load_another_draft(session, wanted, progress=ignore, cancel=Cancel())
     try:
         report = bench(
             [session, beside], request(repeats=1), Cancel(), asking=ignore, progress=ignore

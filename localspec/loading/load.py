@@ -363,7 +363,7 @@ def _in_turn(options: LoadRequest) -> Iterator[tuple[str, str | None]]:
 
 
 def load_another_draft(
-    session: Session, wanted: LoadRequest | CheckedRequest, *, progress: Progress, cancel: Cancel
+    session: Session, checked: CheckedRequest, *, progress: Progress, cancel: Cancel
 ) -> Session:
     """Load the draft of a request for the target that `session` has loaded.
 
@@ -373,7 +373,6 @@ def load_another_draft(
         LocalspecError, Cancelled: as `load_session`.
     """
     target = session.pair.target
-    checked = check(wanted) if isinstance(wanted, LoadRequest) else wanted
     settings = _settled(checked.settings, session.pair.advice)
     setups = drafts_plan(checked, target.n_ctx)
     with ExitStack() as undo:

@@ -15,7 +15,7 @@ from localspec.engine.length.cost import Curve
 from localspec.engine.length.profile import TARGET_SIZES, measure
 from localspec.engine.llama.taps import Taps, TextRow
 from localspec.errors import UnsupportedModel
-from localspec.loading.load import load_another_draft
+from localspec.loading.load import check, load_another_draft
 from localspec.loading.load_request import LoadRequest
 from localspec.pairs.gguf.header import ModelFiles
 from localspec.train.estimate import TrainingCosts
@@ -121,7 +121,7 @@ def _timed(session: Session, options: LoadRequest, cancel: Cancel) -> float:
 
     Both are timed in turns, so that other programs slow both down.
     """
-    other = load_another_draft(session, options, progress=lambda *_: None, cancel=cancel)
+    other = load_another_draft(session, check(options), progress=lambda *_: None, cancel=cancel)
     try:
         both = (*other.pair.drafts.values(), session.pair.target)
         turns = [
