@@ -77,10 +77,11 @@ class Turns:
 
     def go_on(self, results: Sequence[Message], cancel: Cancel) -> TurnEvents:
         """As `Session.go_on`."""
-        whole = self._prompt.tools.shortened(results, _SHARES[0]) == list(results)
         ways = [(True, share) for share in _SHARES]
         # A result that has its place whole is cut no further where that makes too little room.
-        ways += [(False, _SHARES[0])] * whole + [(False, _SHARES[-1])]
+        if self._prompt.tools.shortened(results, _SHARES[0]) == list(results):
+            ways.append((False, _SHARES[0]))
+        ways.append((False, _SHARES[-1]))
         for roomy, share in ways:
             shortened = self._prompt.tools.shortened(results, share)
             try:

@@ -113,7 +113,7 @@ class ModelDrafter:
         if self.excerpt.cuts(len(tokens), missing, whole=plan.whole):
             self.context.keep_prefix(tokens[: self.excerpt.first])
             ready = ()
-        cached = len(self.context.tokens) - len(guesses) * bool(ready)
+        cached = len(self.context.tokens) - (len(guesses) if ready else 0)
         unread = self.excerpt.known(tokens, cached)
         self._held = cached + len(unread)
         limit = min(plan.limit, self.context.n_ctx - self._held + 1)

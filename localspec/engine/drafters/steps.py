@@ -71,8 +71,8 @@ class Excerpt:
     def state(self, length: int, missing: int) -> Askable:
         """The state for a text of `length` tokens, of which the cache lacks `missing`."""
         kept = self._kept(length, missing)
-        whole = length - kept if self.left_out else missing
-        whole *= self._holds(length)
+        lacks = length - kept if self.left_out else missing
+        whole = lacks if self._holds(length) else 0
         if self._reads_on(length, missing):
             return Askable(missing, self.left_out, whole)
         first = self._first(kept)

@@ -61,7 +61,7 @@ class FixedGamma:
 
     def asks(self, drafters: Sequence[str]) -> Sequence[str]:
         """The first, unless nothing is drafted."""
-        return drafters[: self.gamma > 0]
+        return drafters[:1] if self.gamma > 0 else ()
 
     def plan(self, situation: Situation) -> Plan:
         """The fixed length, within the room, for the first model or else for lookup."""

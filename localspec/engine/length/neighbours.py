@@ -74,7 +74,7 @@ class Neighbours:
         """
         self._rounds: list[_Timed] = []
         self.run, self.warmup_s = SameSizeRun(), 0.0
-        self.stretches *= not anew
+        self.stretches = 0 if anew else self.stretches
         # Sums over the answer's rounds except the first, which never drafts: measured seconds of
         # their decodes, of the baseline rounds that would have emitted the same tokens, of warmups
         # and planning, and of drafting with a long text to read.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from statistics import median
+from statistics import median, median_high
 from time import perf_counter
 from typing import Annotated, Any, Literal
 
@@ -83,10 +83,10 @@ class Timing:
     @staticmethod
     def of(found: Mapping[int, Sequence[float]], extra: Sequence[Sequence[float]]) -> Timing:
         """Summarise the timings of each size, and the extra seconds of its first decodes."""
-        spreads = sorted(max(each) / min(each) - 1 for each in found.values() if len(each) > 1)
+        spreads = [max(each) / min(each) - 1 for each in found.values() if len(each) > 1]
         points = {n: min(each) for n, each in sorted(found.items())}
         warmup = tuple(max(0.0, median(each)) for each in zip(*extra, strict=True))
-        return Timing(points, spreads[len(spreads) // 2] if spreads else 0.0, warmup)
+        return Timing(points, median_high(spreads) if spreads else 0.0, warmup)
 
     @property
     def steady(self) -> bool:
@@ -140,7 +140,8 @@ def measure(
                 continue
             known.append((n, times[-1]))
             found[n].append(times[-1])
-            extra += [[each - times[-1] for each in times[:-1]]] * (n != last and not new)
+            if n != last and not new:
+                extra.append([each - times[-1] for each in times[:-1]])
             last = n
     finally:
         context.truncate(kept)
