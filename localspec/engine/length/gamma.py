@@ -106,10 +106,10 @@ _PAUSE = 3
 _CREDIT = 2.0  # at the start of an answer, at most
 # An account of tokens bounds what copies may cost. What submitted copies gained fills it. A copied
 # token that was right but not submitted, or that a model drafted as well, adds `_SEEN_RIGHT`, up to
-# `_STAKE`, and after copies that lost it holds no more than that. Where the shortest copy that pays
-# costs more (eight tokens of a Q5_K_M on an EPYC, whose passes of 2 to 10 never pay), that is the
-# limit, but a wrong token that was not submitted takes what exceeds `_STAKE`, in proportion to its
-# chance. So a text that stops repeating
+# `_STAKE`, and after copies that lost it holds no more than that. The shortest copy that pays may
+# cost more (eight tokens of a Q5_K_M on an EPYC, whose passes of 2 to 10 never pay); that cost is
+# then the limit. What the account holds above `_STAKE` is lost again once a copied token that was
+# not submitted was wrong, and half of it if that is half likely. So a text that stops repeating
 # costs little, and a lookup that is always wrong costs nothing. Without the account the slowest of
 # 82 recorded answers had 0.82 of the baseline's speed; with eight tokens at most at any time copies
 # were too short where long passes are dear. Half of up to `_STAKE` is left to the next generation:
@@ -318,20 +318,22 @@ class AutoGamma:
     def _staked(self, done: Round, curve: Curve, rounds: float) -> float:
         """The tokens that copies may cost after this round, worth `rounds` baseline rounds."""
         most = max(_STAKE, curve.opening / curve.seconds(1) - 1)
-        if not done.copied:
-            right = sum(done.copy_chances)
-            seen, wrong = self._stake + _SEEN_RIGHT * right, len(done.copy_chances) - right
-            if self._stake > most:
-                return self._stake
-            seen = min(most, seen)
-            return seen - min(1.0, wrong) * max(0.0, seen - _STAKE)
+        if done.copied:
+            gained = self._gained(done, curve, rounds)
+            return self._stake + gained if gained >= 0 else min(most, self._stake + gained)
+        if self._stake > most:
+            return self._stake
+        right = sum(done.copy_chances)
+        wrong, seen = len(done.copy_chances) - right, min(most, self._stake + _SEEN_RIGHT * right)
+        return seen - min(1.0, wrong) * max(0.0, seen - _STAKE)
+
+    def _gained(self, done: Round, curve: Curve, rounds: float) -> float:
+        """The tokens that the copies of this round, worth `rounds` baseline rounds, gained."""
         own, tokens = done.drafted - done.copied, 1 + done.accepted
         if own:  # the copies of a longer draft
-            tokens = max(0, done.accepted - own)
-            seconds = curve.seconds(done.drafted + 1) - curve.seconds(own + 1)
-            rounds = seconds / curve.seconds(1)
-        gained = tokens - max(1.0, self._usual.gain) * rounds
-        return self._stake + gained if gained >= 0 else min(most, self._stake + gained)
+            more = curve.seconds(done.drafted + 1) - curve.seconds(own + 1)
+            tokens, rounds = max(0, done.accepted - own), more / curve.seconds(1)
+        return tokens - max(1.0, self._usual.gain) * rounds
 
     def follow(self, done: Round) -> None:
         """Correct the costs by a round's times, whichever policy planned it."""
