@@ -45,7 +45,7 @@ def profile_store() -> ProfileStore:
     return ProfileStore(folders.cache_folder() / "costs")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class MeasuredPair:
     """A pair's profiles, and the policy that uses them.
 
