@@ -47,13 +47,13 @@ from localspec.errors import Cancelled, LocalspecError
 class Session:
     """Owns the engine, the conversation and the settings, and runs one turn at a time.
 
-    `turn` and `regenerate` belong to one thread; `figures`, `memory`, `speculation` and `close` may
-    be used from any thread.
+    One thread runs the turns, and all else that uses the models or changes the conversation. Any
+    thread may `stop` or `watch` a turn, `count` tokens, read `figures` and `memory`, replace the
+    `settings`, set `speculation`, and `close` the session.
 
     Attributes:
         engine: runs the models; exposed for measurements.
         messages: the conversation; change it only between turns.
-        settings: change them only between turns.
         folder: for copies of the caches; None for no copies on the disk.
     """
 

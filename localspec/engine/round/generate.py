@@ -120,8 +120,8 @@ class Engine:
                 that are as long as possible.
             goes_on: whether the prompt's last message follows a question, as the result of a call.
                 The next one may leave out all of that, so the mark of the question's prompt stays.
-            answered: how many tokens at the end were written as its answer; no mark of a prompt
-                moves there.
+            answered: how many of the last tokens are the answer so far; marks of prompts stay
+                before them.
             drafters: those that may draft in that generation, by name; None for all.
 
         Yields:

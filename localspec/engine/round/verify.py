@@ -1,8 +1,9 @@
 """The acceptance rules: which of the drafted tokens stay, and which token follows them.
 
-Every rule takes the draft, the target's distributions along it and the noise, and is lossless: what
-it emits has the target's distribution whatever the draft was. A round emits the *accepted* drafted
-tokens and one more: *recovered* after a rejection, *bonus* after a draft that was accepted whole.
+Every rule takes the draft, the target's distributions along it and the noise. All but the two with
+lenience are lossless: what they emit has the target's distribution, whatever the draft was. A round
+emits the *accepted* drafted tokens and one more: *recovered* after a rejection, *bonus* after a
+draft that was accepted whole.
 """
 
 from __future__ import annotations
