@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -129,6 +129,11 @@ class FakeContext:
 
     def close(self) -> None:
         self.closed = True
+
+
+def tokens_of(rounds: Iterable[Round]) -> list[int]:
+    """What rounds emitted, one after the other."""
+    return [token for done in rounds for token in done.tokens]
 
 
 def rounds_of(ids: Sequence[int], *, size: int = 1, from_draft: int = 0) -> list[Round]:

@@ -29,6 +29,7 @@ from localspec.loading.load_request import LoadRequest
 from localspec.loading.measurements.measured_costs import made_by
 from localspec.loading.planning import load_plan
 from localspec.pairs.gguf.header import read_header
+from tests.fakes import tokens_of
 from tests.support import toy
 from tests.support.adapters import write_adapter
 from tests.support.gguf_models import write_random_llama, write_random_moe
@@ -61,7 +62,7 @@ def said(target: Path, **options: Any) -> tuple[list[int], list[int]]:
     with closing(session_of(target, **options)) as session:
         events = [*session.turn("Tell me a story of a dog.", Cancel())]
         rounds = [each.round for each in events if isinstance(each, RoundText)]
-        tokens = [token for each in rounds for token in each.tokens]
+        tokens = tokens_of(rounds)
         everything = session.pair.target.tokens
         start = next(n for n in range(len(everything)) if everything[n : n + 4] == tokens[:4])
         return everything[:start], tokens

@@ -33,7 +33,7 @@ from localspec.engine.round.params import Accept, SamplingParams
 from localspec.errors import EngineError
 from localspec.loading import draft_models
 
-from .fakes import round_of
+from .fakes import round_of, tokens_of
 from .support.stub_context import StubContext, StubModel, near, random_script
 
 VOCAB = 24
@@ -104,7 +104,7 @@ def run(
         **{"sampling": sampling, "accept": Accept.COUPLED, "n_predict": 60, **how}
     )
     rounds = list(engine.generate(prompt, settings, FixedGamma(gamma), cancel))
-    return [token for done in rounds for token in done.tokens], rounds
+    return tokens_of(rounds), rounds
 
 
 def rested(engine: Engine, text: Sequence[int]) -> None:
@@ -183,7 +183,7 @@ def test_nothing_goes_on_where_the_text_cannot_be_read() -> None:
     rounds = list(engine.generate(prompt, settings, AllTheWay(2), Cancel()))
     assert any(done.copied for done in rounds)
     assert not any(done.ahead for done in rounds)
-    rested(engine, [*prompt, *(token for done in rounds for token in done.tokens)])
+    rested(engine, [*prompt, *tokens_of(rounds)])
 
 
 def test_a_plan_finds_its_first_pass_made() -> None:
@@ -242,7 +242,7 @@ def test_not_in_a_round_that_somebody_looks_at() -> None:
     assert all(look.same for look in seen)
     assert [rounds[look.number - 1].ahead for look in seen] == [0] * len(seen)
     assert any(done.kept for done in rounds)
-    tokens = [token for done in rounds for token in done.tokens]
+    tokens = tokens_of(rounds)
     assert tokens == run(pair(forced=False), 0, sampling=COUPLED, n_predict=40)[0]
 
 

@@ -18,6 +18,7 @@ from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.pairs.gguf import head_checks, usable
 from localspec.pairs.gguf.header import read_header
+from tests.fakes import tokens_of
 from tests.support import llama_archs
 from tests.support.any_model import WIDTH, write_any
 from tests.support.gguf_models import Sizes
@@ -95,7 +96,7 @@ def answered(target: Path, draft: str, gamma: int) -> tuple[list[int], list[floa
         assert session.pair.drafts, session.pair.draft_note
         events = session.turn("Tell me a story.", Cancel())
         rounds = [each.round for each in events if isinstance(each, RoundText)]
-        tokens = [token for each in rounds for token in each.tokens]
+        tokens = tokens_of(rounds)
         gaps = [] if gamma else leads(session.pair.target, tokens)
     return tokens, gaps, sum(each.drafted for each in rounds)
 

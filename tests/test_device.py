@@ -32,6 +32,7 @@ from localspec.loading.load import check, load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.planning import load_plan
 from localspec.pairs.memory.free import DEVICE_RESERVE
+from tests.fakes import tokens_of
 from tests.support import toy
 from tests.support.command import localspec
 
@@ -259,7 +260,7 @@ def answer(request: LoadRequest) -> Answer:
         held = list(session.pair.target.tokens)
     finally:
         session.close()
-    tokens = [token for one in rounds for token in one.tokens]
+    tokens = tokens_of(rounds)
     begins = next(at for at in range(len(held)) if held[at:] == tokens[: len(held) - at])
     drafted, accepted = (sum(getattr(one, of) for one in rounds) for of in ("drafted", "accepted"))
     return Answer(

@@ -47,7 +47,7 @@ from localspec.pairs.names.draft_option import AllowedDrafters
 from localspec.pairs.report.examine import examine
 from tests.support import toy
 
-from .fakes import ended, fake_session
+from .fakes import ended, fake_session, tokens_of
 from .support.end_alone import EndAlone
 from .support.gguf_models import write_random_llama, write_random_mamba
 from .support.pairwise import usually
@@ -116,7 +116,7 @@ def run(
 
 
 def tokens(rounds: list[Round]) -> list[int]:
-    return [token for done in rounds for token in done.tokens]
+    return tokens_of(rounds)
 
 
 class Reads(FixedGamma):
@@ -372,7 +372,7 @@ def test_a_draft_that_left_something_out_goes_on_from_there(contexts: dict[str, 
         list(one.prefill(text, Cancel()))
         settings = GenerateSettings(sampling=SamplingParams(temperature=0.0), n_predict=12)
         rounds = list(one.generate(text, settings, EndAlone(3), Cancel()))
-        text += [token for done in rounds for token in done.tokens]
+        text += tokens_of(rounds)
         assert len(context.tokens) <= 4 + EXCERPT_TOKENS + 24
         assert context.tokens[:4] == text[:4]
         end = min(len(context.tokens), 30)
@@ -403,7 +403,7 @@ def test_a_draft_keeps_the_conversation_before_a_long_message(
         text.extend(message)
         list(one.prefill(text, Cancel()))
         rounds = list(one.generate(text, settings, policy, Cancel()))
-        text.extend(token for done in rounds for token in done.tokens)
+        text.extend(tokens_of(rounds))
         return next(done for done in rounds if done.draft_passes)
 
     context.clear()
@@ -484,7 +484,7 @@ def test_a_draft_comes_to_read_it_all_once_it_has_saved_that_time(
     before = [done for done in rounds[: rounds.index(whole)] if done.draft_passes]
     saved = sum(done.emitted - costs.baseline_rounds(done) for done in before)
     assert 0 < reading(whole.draft_prefill) - reading(2) <= 2 + saved
-    text = [*ids, *(token for done in rounds for token in done.tokens)]
+    text = [*ids, *tokens_of(rounds)]
     assert text[: len(context.tokens)] == context.tokens
 
     text += one.target.model.tokenize(LONG, add_special=True, parse_special=False)[-100:]

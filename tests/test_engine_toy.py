@@ -18,6 +18,7 @@ from localspec.engine.round.acceptance import Accept
 from localspec.engine.round.generate import Engine
 from localspec.engine.round.generate_settings import GenerateSettings
 from localspec.engine.round.sampling import SamplingParams
+from tests.fakes import tokens_of
 
 PROMPT = "Tell me a story about a dog."
 
@@ -71,7 +72,7 @@ def answer(engine: Engine, sampling: SamplingParams, accept: Accept) -> list[int
     list(engine.prefill(prompt, cancel))
     settings = GenerateSettings(sampling=sampling, accept=accept, n_predict=100)
     rounds = engine.generate(prompt, settings, FixedGamma(4), cancel)
-    return [token for done in rounds for token in done.tokens]
+    return tokens_of(rounds)
 
 
 @pytest.mark.few(1)

@@ -29,6 +29,7 @@ from localspec.pairs.memory.free import DEVICE_RESERVE, Device, FreeMemory
 from localspec.pairs.memory.model_facts import ModelFacts, facts
 from localspec.pairs.memory.need import ModelSetup, need
 from localspec.pairs.memory.placement import MemoryPlan, UserLimits, plan
+from tests.fakes import tokens_of
 from tests.support import toy
 from tests.support.any_model import write_any
 from tests.support.buffers import allocated, compared
@@ -282,7 +283,7 @@ def test_mixtures_of_other_architectures_are_placed_and_answer_alike(
                 rounds = [each.round for each in answer if isinstance(each, RoundText)]
             used = memory.target_weights + memory.target_cache + memory.buffers
             assert abs(total - used) < max(0.05 * used, 32e6)
-            said.append([token for each in rounds for token in each.tokens])
+            said.append(tokens_of(rounds))
     assert all(each == said[0] for each in said)
 
 
@@ -350,6 +351,6 @@ def test_drafting_changes_nothing_of_it(
             ]
         finally:
             session.close()
-        said.append([token for each in rounds for token in each.tokens])
+        said.append(tokens_of(rounds))
     assert len(said[0]) == 40
     assert said[0] == said[1]

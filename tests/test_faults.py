@@ -23,9 +23,10 @@ from localspec.engine.round.generate import Engine
 from localspec.engine.round.generate_settings import GenerateSettings
 from localspec.errors import Cancelled, LocalspecError
 
+from .fakes import tokens_of
 from .support.gguf_models import GENERATORS
 from .support.pairwise import usually
-from .test_rollback import GAMMA, GREEDY, PROMPT, SNAPSHOTS, Spoilt, generate, options, tokens_of
+from .test_rollback import GAMMA, GREEDY, PROMPT, SNAPSHOTS, Spoilt, generate, options
 from .test_rollback import baseline as baseline_tokens
 
 WRITTEN = 40

@@ -29,6 +29,7 @@ from localspec.engine.round.prompt_steps import PromptSteps
 from localspec.engine.round.sampling import SamplingParams
 from localspec.errors import Cancelled, PromptTooLong
 
+from .fakes import tokens_of
 from .support.stub_context import StubContext, StubModel, near, random_script
 
 VOCAB = 24
@@ -72,7 +73,7 @@ def run(
     list(engine.prefill(prompt, cancel))
     settings = GenerateSettings(sampling=sampling, accept=accept, n_predict=n_predict)
     rounds = list(engine.generate(prompt, settings, FixedGamma(gamma), cancel))
-    return [token for done in rounds for token in done.tokens], rounds
+    return tokens_of(rounds), rounds
 
 
 def read(engine: Engine, prompt: Sequence[int]) -> Prefill:
@@ -337,7 +338,7 @@ def test_a_grammar_that_leaves_the_draft_nothing_to_say(accept: Accept, temperat
         constraint=EverySecond(),
     )
     rounds = list(engine.generate(PROMPT, settings, FixedGamma(3), cancel))
-    tokens = [token for done in rounds for token in done.tokens]
+    tokens = tokens_of(rounds)
     assert [token >= VOCAB - 2 for token in tokens] == [False, True] * 10
 
 

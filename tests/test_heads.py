@@ -62,6 +62,7 @@ from localspec.pairs.memory.placement import PROGRAM
 from localspec.pairs.names import catalogue, resolver
 from localspec.pairs.report.examine import examine
 
+from .fakes import tokens_of
 from .support import toy, wrong_heads
 from .support.gemma4 import Assistant, write_assistant, write_gemma4
 from .support.gguf_models import Sizes, vocabulary_of, write_llama, write_random_qwen35
@@ -189,10 +190,6 @@ def rounds(
     if stop_after:
         assert done.finish in (FinishReason.CANCELLED, FinishReason.STOP)
     return found
-
-
-def tokens_of(found: Sequence[Round]) -> list[int]:
-    return [token for done in found for token in done.tokens]
 
 
 def run(engine: Engine, prompt: Sequence[int], gamma: int, **how: Any) -> tuple[list[int], int]:

@@ -25,7 +25,7 @@ from localspec.engine.round.generate_settings import GenerateSettings
 from localspec.engine.round.sampling import SamplingParams
 from localspec.limits import MAX_GAMMA
 
-from .fakes import RecordingGamma, round_of
+from .fakes import RecordingGamma, round_of, tokens_of
 from .support.stub_context import StubContext, StubModel, near, random_script
 
 END = 99
@@ -250,7 +250,7 @@ def run(
 
 
 def text(rounds: Sequence[Round]) -> list[int]:
-    return [token for done in rounds for token in done.tokens]
+    return tokens_of(rounds)
 
 
 def auto(*, step: float | None = None) -> AutoGamma:

@@ -35,6 +35,7 @@ from localspec.engine.round.generate_settings import GenerateSettings
 from localspec.engine.round.noise import CounterNoise, Noise
 from localspec.engine.round.sampling import Dist, SamplingParams
 from localspec.engine.round.verify import Draft, Verdict
+from tests.fakes import tokens_of
 from tests.support import toy
 
 from .support.gemma4 import write_assistant, write_gemma4
@@ -105,7 +106,7 @@ def run(
         repeatable=True,
     )
     rounds = list(engine.generate(ids, settings, policy, cancel))
-    return [token for done in rounds for token in done.tokens], sum(d.drafted for d in rounds)
+    return tokens_of(rounds), sum(d.drafted for d in rounds)
 
 
 @pytest.mark.few(1)

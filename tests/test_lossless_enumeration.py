@@ -56,6 +56,7 @@ from localspec.engine.round.verify import (
     token_rule,
 )
 
+from .fakes import tokens_of
 from .support.pairwise import pairwise, usually
 from .support.stub_context import Script, StubContext, StubModel
 
@@ -1062,7 +1063,7 @@ def generation_distance(
         drafted.add(tuple(f"{done.drafted - done.copied}+{done.copied}" for done in rounds))
         if read is not None:
             read.update(done.path for done in rounds)
-        return tuple(token for done in rounds for token in done.tokens)
+        return tuple(tokens_of(rounds))
 
     for emitted, weight in branches(program, Branching):
         joint[emitted] += weight

@@ -22,6 +22,7 @@ from localspec.engine.round.generate_settings import GenerateSettings
 from localspec.engine.round.sampling import SamplingParams
 from localspec.errors import LocalspecError
 
+from .fakes import tokens_of
 from .support.replay import read_trace, redecode, rederive
 from .support.stub_context import StubContext, StubModel, near, random_script
 
@@ -46,7 +47,7 @@ def record(
     cancel = Cancel()
     list(engine.prefill(prompt, cancel))
     rounds = list(engine.generate(prompt, settings, FixedGamma(gamma), cancel))
-    return [token for done in rounds for token in done.tokens], lines
+    return tokens_of(rounds), lines
 
 
 @pytest.mark.parametrize("accept", list(Accept))
@@ -217,7 +218,7 @@ def test_recording_changes_nothing() -> None:
     list(engine.prefill(PROMPT, cancel))
     settings = GenerateSettings(n_predict=40, sampling=sampling, accept=Accept.BLOCK)
     rounds = list(engine.generate(PROMPT, settings, FixedGamma(4), cancel))
-    plain = [token for done in rounds for token in done.tokens]
+    plain = tokens_of(rounds)
     assert record(stubs(), PROMPT, sampling=sampling, accept=Accept.BLOCK)[0] == plain
 
 

@@ -41,6 +41,7 @@ from localspec.engine.round.sampling import SamplingParams
 from localspec.engine.round.verify import Draft
 from localspec.errors import Cancelled
 
+from .fakes import tokens_of
 from .support.gguf_models import ARCHITECTURES, GENERATORS, write_random_gemma3
 from .support.pairwise import usually
 
@@ -163,10 +164,6 @@ def generate(
     settings = GenerateSettings(sampling=GREEDY, n_predict=n)
     policy = Waiting(gamma) if waits else FixedGamma(gamma)
     return list(engine.generate(prompt, settings, policy, cancel))
-
-
-def tokens_of(rounds: Sequence[Round]) -> list[int]:
-    return [token for done in rounds for token in done.tokens]
 
 
 @cache

@@ -22,6 +22,7 @@ from localspec.engine.round.sampling import SamplingParams
 from localspec.errors import Cancelled
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
+from tests.fakes import tokens_of
 
 AT_ONCE = 0.2
 GREEDY = GenerateSettings(sampling=SamplingParams(temperature=0), n_predict=40)
@@ -154,7 +155,7 @@ def test_a_prefill_stops_at_once_and_the_engine_goes_on(target_model: Model, aft
         for context in (used, fresh):
             list(Engine(context).prefill(LONG, Cancel()))
             rounds = Engine(context).generate(LONG, GREEDY, FixedGamma(0), Cancel())
-            texts.append([token for done in rounds for token in done.tokens])
+            texts.append(tokens_of(rounds))
         assert texts[0] == texts[1]
 
 
@@ -175,7 +176,7 @@ def test_decoding_stops_at_once_and_the_engine_goes_on(
             except Cancelled:
                 return [], FinishReason.CANCELLED
             rounds = list(engine.generate(prompt, GREEDY, FixedGamma(4), cancel))
-            return [token for done in rounds for token in done.tokens], rounds[-1].finish
+            return tokens_of(rounds), rounds[-1].finish
 
         want, _ = text(Cancel())
         cancel = Cancel()
