@@ -105,9 +105,14 @@ def peak_resident() -> int:
     return max(resident(), peak if sys.platform == "darwin" else peak * 1024)
 
 
+def physical() -> int:
+    """The machine's memory, whatever a container may take of it."""
+    return _memory()[0]
+
+
 def total() -> int:
     """The machine's memory, or the container's limit if that is less."""
-    return min([_memory()[0], *(limit for limit, _ in _groups())])
+    return min([physical(), *(limit for limit, _ in _groups())])
 
 
 def available() -> int:

@@ -311,6 +311,38 @@ def test_a_card_that_reports_more_than_it_has_is_full(
     assert [(each.free, each.total) for each in hardware.devices()] == [(left, 1000)]
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "total", "own"),
+    [
+        (2, "Vulkan0", 112, 80),
+        (2, "Vulkan0", 32, 0),  # all that it may take is main memory
+        (2, "CUDA0", 33, 0),  # a part that the kernel keeps is counted, too
+        (1, "CUDA0", 112, 0),
+        (2, "RPC0", 112, 0),
+    ],
+)
+def test_what_a_chip_has_beyond_the_machine_s_memory_is_its_own(
+    kind: int, name: str, total: int, own: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def memory(_device: int, free: Any, whole: Any) -> None:
+        free._obj.value, whole._obj.value = total << 30, total << 30
+
+    registry = SimpleNamespace(
+        dev_count=lambda: 1,
+        dev_get=lambda index: index,
+        dev_type=lambda _: kind,
+        dev_name=lambda _: name.encode(),
+        dev_description=lambda _: b"a device",
+        dev_memory=memory,
+        dev_backend_reg=lambda _: 0,
+        dev_get_props=lambda *_: None,
+    )
+    monkeypatch.setattr(hardware, "ggml", lambda: registry)
+    monkeypatch.setattr(hardware, "physical", lambda: 32 << 30)
+    (found,) = hardware.devices()
+    assert found.own == own << 30
+
+
 def cpus(root: Path, siblings: dict[int, str], capacity: dict[int, int] | None = None) -> Path:
     """A machine's folder of processors."""
     for cpu, same_core in siblings.items():

@@ -378,7 +378,7 @@ def test_layers_of_the_draft_that_its_device_lacks_are_refused_by_its_option() -
 
 
 def test_only_what_lies_on_an_accelerator_with_the_main_memory_counts_there() -> None:
-    draft_in_ram = (Device(24 * GB, draft=False), Device(24 * GB, shared=True, target=False))
+    draft_in_ram = (Device(24 * GB, draft=False), Device(24 * GB, shared=24 * GB, target=False))
     apart = chosen(FreeMemory(16 * GB, draft_in_ram))
     assert apart.shared == apart.draft_needs[0].device
     assert apart.target_need.device > 4 * GB
@@ -452,8 +452,8 @@ def test_the_buffers_of_a_head_inside_are_where_the_last_layers_of_its_target_ar
 
 
 def test_an_accelerator_that_shares_the_memory_adds_none() -> None:
-    whole = chosen(FreeMemory(100 * GB, (Device(100 * GB, shared=True),)))
-    found = chosen(FreeMemory(whole.total, (Device(whole.total, shared=True),)))
+    whole = chosen(FreeMemory(100 * GB, (Device(100 * GB, shared=100 * GB),)))
+    found = chosen(FreeMemory(whole.total, (Device(whole.total, shared=whole.total),)))
     assert found.target.n_ctx < DEFAULT_CTX
 
 
@@ -461,7 +461,7 @@ def test_an_accelerator_that_shares_the_memory_adds_none() -> None:
 def test_what_cannot_stay_on_disk_fits_next_to_an_accelerator_that_shares_the_memory(
     n_ctx: int,
 ) -> None:
-    free = FreeMemory(8 * GB, (Device(8 * GB, shared=True),))
+    free = FreeMemory(8 * GB, (Device(8 * GB, shared=8 * GB),))
     large = model(layer_bytes=480_000_000)
     found = plan(large, [SMALL], free, UserLimits(n_ctx=n_ctx))
     caches = sum(each.host_cache + each.host_buffers for each in found.needs)
@@ -471,9 +471,35 @@ def test_what_cannot_stay_on_disk_fits_next_to_an_accelerator_that_shares_the_me
 
 
 def test_layers_that_were_asked_for_do_not_leave_an_accelerator_that_shares_the_memory() -> None:
-    free, large = FreeMemory(8 * GB, (Device(8 * GB, shared=True),)), model(layer_bytes=480_000_000)
+    free = FreeMemory(8 * GB, (Device(8 * GB, shared=8 * GB),))
+    large = model(layer_bytes=480_000_000)
     with pytest.raises(OutOfMemory, match="the models need about 17"):
         plan(large, [], free, UserLimits(n_ctx=8192, cache_v="f16", cache_k="f16", gpu_layers=14))
+
+
+def test_what_is_set_apart_for_an_integrated_gpu_adds_to_the_main_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """96 GB are set apart; the driver also counts half of the 32 GB that the system has."""
+    chip = DeviceMemory("a chip", 107 * GB, 112 * GB, integrated=True, label="Vulkan0", own=80 * GB)
+    monkeypatch.setattr("localspec.machine.available", lambda: 24 * GB)
+    monkeypatch.setattr("localspec.machine.total", lambda: 32 * GB)
+    monkeypatch.setattr(planning, "devices", lambda: [chip])
+    free = planning.free_memory(LoadRequest())
+    assert [(each.free, each.shared) for each in free.devices] == [(99 * GB, 24 * GB)]
+    large = model(layer_bytes=1_840_000_000)
+    found = plan(large, [SMALL], free, UserLimits())
+    assert found.device > 60 * GB
+    assert (found.target.gpu_layers, found.from_disk, found.shared) == (-1, 0, 0)
+    assert outlook_for(large, [SMALL], free).fit.verdict == "fits"
+    larger = plan(model(layer_bytes=2_600_000_000), [SMALL], free, UserLimits())
+    assert larger.shared == larger.device - 75 * GB > 0  # of it, 5 GB may be another program's
+    assert chip.has_own
+    chip = replace(chip, own=0)
+    free = planning.free_memory(LoadRequest())
+    assert [(each.free, each.shared) for each in free.devices] == [(24 * GB, 24 * GB)]
+    assert plan(large, [SMALL], free, UserLimits()).from_disk > 30 * GB
+    assert not chip.has_own
 
 
 def test_drafts_leave_the_next_ones_the_memory_that_no_device_shares_with_them(
@@ -481,7 +507,7 @@ def test_drafts_leave_the_next_ones_the_memory_that_no_device_shares_with_them(
 ) -> None:
     request = LoadRequest(pair=str(toy_target), draft=str(toy_draft), ctx_size=512, scan=False)
     drafts = 2 * check(request).drafts
-    free = FreeMemory(2 * GB, (Device(2 * GB, shared=True),))
+    free = FreeMemory(2 * GB, (Device(2 * GB, shared=2 * GB),))
     placed, left = planning._placed_alone(drafts, free, UserLimits(), 512)
     assert [each.target.gpu_layers for each in placed] == [-1, -1]
     assert left.ram == free.ram - sum(each.total for each in placed)
@@ -560,7 +586,7 @@ def test_the_verdict_for_lists(monkeypatch: pytest.MonkeyPatch) -> None:
         (FreeMemory(ram=20 * GB), "fits"),
         (FreeMemory(ram=3 * GB), "tight"),
         (FreeMemory(ram=3 * GB, devices=(Device(24 * GB),)), "fits"),
-        (FreeMemory(ram=3 * GB, devices=(Device(24 * GB, shared=True),)), "tight"),
+        (FreeMemory(ram=3 * GB, devices=(Device(24 * GB, shared=24 * GB),)), "tight"),
     ],
 )
 def test_the_verdict_is_the_plans(

@@ -251,6 +251,8 @@ def test_both_sides_keep_to_private_networks(monkeypatch: pytest.MonkeyPatch, ho
         ((1, "CUDA0"), 900, None, 900),
         ((1, "CUDA0"), 2**64 - 1, None, 0),
         ((2, "Vulkan0"), 900, 200, 200),
+        ((2, "Vulkan1"), 900, None, 900),  # 700 of 1000 are set apart for it
+        ((2, "Vulkan1"), 250, None, 250),
     ],
 )
 def test_a_worker_lends_no_memory_that_is_taken(
@@ -260,6 +262,7 @@ def test_a_worker_lends_no_memory_that_is_taken(
         its_free[0], whole[0] = free, 1000
 
     chips = [DeviceMemory("", 0, 0, each != "CUDA0", each) for each in ("Vulkan0", "MTL0", "CUDA0")]
+    chips.append(DeviceMemory("", 0, 1000, True, "Vulkan1", own=700))
     registry = SimpleNamespace(dev_type=lambda _: device[0], dev_name=lambda _: device[1].encode())
     monkeypatch.setattr(rpc, "ggml", lambda: registry)
     monkeypatch.setattr(rpc, "devices", lambda: chips)

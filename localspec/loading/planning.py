@@ -13,7 +13,6 @@ from localspec.chat.advice import SamplingAdvice, advise
 from localspec.chat.settings import ChatSettings
 from localspec.drafter_names import CROSS_VOCABULARY, DRAFT, MODELS, MTP
 from localspec.engine.llama import RPC, add_workers, default_threads, devices, shown_name
-from localspec.engine.record.stats import DeviceMemory
 from localspec.errors import OutOfMemory, UsageError
 from localspec.limits import FLASH_ATTENTION, UNQUANTISED
 from localspec.loading.load_request import LoadRequest
@@ -340,13 +339,14 @@ def free_memory(options: LoadRequest, threads: int = 0) -> FreeMemory:
         threads: threads that will be started.
     """
     target, draft = options.device, devices_of_draft(options)
+    available = machine.available()
     return FreeMemory(
-        ram=machine.available(),
+        ram=available,
         total=machine.total(),
         devices=tuple(
             Device(
-                _usable(each),
-                shared=each.integrated,
+                each.usable(available),
+                shared=each.usable(available) - each.own_free,
                 target=not each.left_out if target is None else each.label in target,
                 draft=not each.left_out if draft is None else each.label in draft,
                 label=each.label,
@@ -392,11 +392,6 @@ def devices_of_draft(options: LoadRequest) -> tuple[str, ...] | None:
     if options.device is None:
         return here
     return tuple(each for each in options.device if not each.startswith(RPC))
-
-
-def _usable(device: DeviceMemory) -> int:
-    """Free bytes of a device; if it uses main memory, at most what is free there."""
-    return min(device.free, machine.available()) if device.integrated else device.free
 
 
 def _user_limits(checked: CheckedRequest) -> UserLimits:

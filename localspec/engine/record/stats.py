@@ -340,10 +340,11 @@ class DeviceMemory:
     """One accelerator's memory in bytes.
 
     Attributes:
-        integrated: whether it shares the main memory.
+        integrated: whether it uses the main memory.
         label: llama.cpp's name of it, such as ``CUDA0``.
         left_out: whether it is only used if it is named: an integrated GPU next to a card, or a
             device that another backend lists as well.
+        own: bytes of an integrated one's `total` that a BIOS sets apart from main memory.
     """
 
     name: str
@@ -352,11 +353,23 @@ class DeviceMemory:
     integrated: bool = False
     label: str = ""
     left_out: bool = False
+    own: int = 0
 
     @property
     def has_own(self) -> bool:
         """Whether it has memory that neither the machine nor another listed device counts."""
-        return not self.integrated and not self.left_out
+        return not self.left_out and (not self.integrated or self.own > 0)
+
+    @property
+    def own_free(self) -> int:
+        """Free bytes that are certainly not main memory."""
+        if not self.integrated:
+            return self.free
+        return max(0, min(self.own, self.free - (self.total - self.own)))
+
+    def usable(self, available: int) -> int:
+        """Free bytes, of main memory at most these `available` ones."""
+        return self.own_free + min(self.free - self.own_free, available)
 
 
 @dataclass(frozen=True, slots=True)

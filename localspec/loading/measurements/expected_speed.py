@@ -219,7 +219,7 @@ def note(pair: LoadedPair, costs: Costs, *, doubtful: bool = False) -> None:
     alone = target.is_mixture or target.partly_offloaded or pair.loaded.from_disk
     bits = 0.0 if alone else 8 * target.file_weights / target.n_params
     kind = next(filter(None, map(weight_type, target.description.split())), "")
-    room = [each.free for each in pair.devices_before if each.has_own]
+    room = [each.own_free for each in pair.devices_before if each.has_own]
     found = ranking.PairCosts(
         target.file_weights, times, overhead, None, on_device, bits, doubtful, kind
     )

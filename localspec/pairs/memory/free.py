@@ -25,14 +25,14 @@ class Device:
 
     Attributes:
         free: in bytes.
-        shared: whether it uses the main memory.
+        shared: bytes that may be main memory, which it takes last; all of most integrated GPUs.
         target, draft: whether that model may use it.
         label: llama.cpp's name of it.
         worker: HOST:PORT of the machine that lends it; empty for this machine's own.
     """
 
     free: int
-    shared: bool = False
+    shared: int = 0
     target: bool = True
     draft: bool = True
     label: str = ""
@@ -98,8 +98,14 @@ class FreeMemory:
 
     @property
     def shared(self) -> int:
-        """Free bytes on accelerators that use the main memory."""
-        return sum(each.free for each in self.devices if each.shared)
+        """Free bytes of main memory on accelerators."""
+        return sum(min(each.free, each.shared) for each in self.devices if each.shared)
+
+    @property
+    def own(self) -> int:
+        """Free bytes on the accelerators in use that are not main memory."""
+        used = (each for each in self.devices if each.target or each.draft)
+        return sum(max(0, each.free - each.shared) for each in used)
 
 
 def read_speed(

@@ -125,8 +125,8 @@ def outlook_for(
         verdict = "too large"
     least = (need(each, ModelSetup(n_ctx=n_ctx)).total for each in (target, *drafts))
     needed = found.total if found else sum(least)
-    own = sum(each.free for each in free.devices if not each.shared)
-    fit = MemoryFit(needed + PROGRAM, free.ram + own, emptied.ram + own, verdict)
+    there, most = free.ram + free.own, emptied.ram + free.own
+    fit = MemoryFit(needed + PROGRAM, there, most, verdict)
     return MemoryOutlook(found, refusal, n_ctx, fit)
 
 

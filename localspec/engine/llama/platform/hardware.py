@@ -19,7 +19,7 @@ from localspec.engine.llama.library import ggml_library, lib, library_folder, ll
 from localspec.engine.llama.log import start_backend
 from localspec.engine.record.stats import DeviceMemory
 from localspec.errors import UsageError
-from localspec.machine import processor_name, processors, text_of
+from localspec.machine import physical, processor_name, processors, text_of
 
 _CPU, _GPU, _INTEGRATED_GPU = 0, 1, 2  # enum ggml_backend_dev_type
 RPC = "RPC"
@@ -70,6 +70,7 @@ _FUNCTIONS: dict[str, dict[str, Any]] = {  # by library: argument types and resu
 _CORE: Final = 0  # RelationProcessorCore
 _RECORD: Final = struct.Struct("<IIBB")  # SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX
 _LITTLE: Final = 0.75  # of the fastest core's capacity
+_LEAST_OWN: Final = 1 / 16  # of the machine's memory; drivers may count what the kernel keeps
 _COMPILERS: Final = {  # by name: a mark, and what follows it up to the version
     "Clang": (b"clang version ", re.compile(rb"([\d.]+)")),
     "GCC": (b"GCC: (", re.compile(rb".*?\) ([\d.]+)")),
@@ -135,10 +136,22 @@ def devices() -> tuple[DeviceMemory, ...]:
         library.dev_memory(handle, ctypes.byref(free), ctypes.byref(total))
         integrated = library.dev_type(handle) == _INTEGRATED_GPU
         shares = (integrated or sys.platform == "darwin") and not name.startswith(RPC)
+        own = _set_apart(total.value) if shares else 0
         description = _said(library.dev_description(handle))
         sizes = unwrapped(free.value), total.value
-        found.append(DeviceMemory(description, *sizes, shares, name, name in left_out))
+        found.append(DeviceMemory(description, *sizes, shares, name, name in left_out, own))
     return tuple(found)
+
+
+def _set_apart(total: int) -> int:
+    """Bytes of an integrated GPU's `total` that the machine's memory does not count.
+
+    A driver counts what the BIOS sets apart for the GPU, and the main memory that it may take as
+    well, all of it at most: what it counts beyond all of it is set apart.
+    """
+    main = physical()
+    own = total - main
+    return own if own > _LEAST_OWN * main else 0
 
 
 def unwrapped(free: int) -> int:

@@ -14,7 +14,7 @@ import struct
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from time import perf_counter, sleep
 from typing import Any, Final
@@ -30,6 +30,7 @@ from localspec.engine.llama.platform.hardware import (
     ggml,
     unwrapped,
 )
+from localspec.engine.record.stats import DeviceMemory
 from localspec.errors import EngineError, UsageError
 from localspec.machine import available, resident
 
@@ -378,14 +379,15 @@ def _tell_memory(handle: int, most: int | None) -> Any:
     functions = ctypes.cast(handle, ctypes.POINTER(ctypes.c_void_p))
     own = _MEMORY_OF(functions[_GET_MEMORY] or 0)
     begun, of_cpu = resident(), ggml().dev_type(handle) == 0
-    chips = [each.label.encode() for each in devices() if each.integrated]
-    shares = of_cpu or ggml().dev_name(handle) in chips
+    chips = {each.label.encode(): each for each in devices() if each.integrated}
+    memory = DeviceMemory("", 0, 0, integrated=True)
+    its = memory if of_cpu else chips.get(ggml().dev_name(handle))
 
     def tell(device: int, free: Any, whole: Any) -> None:
         own(device, free, whole)
         taken = resident() - begun if of_cpu else 0
         left = unwrapped(free[0])
-        left = min(left, available()) if shares else left
+        left = left if its is None else replace(its, free=left).usable(available())
         free[0] = left if most is None else max(0, min(left, most - taken))
 
     ours = _MEMORY_OF(tell)
