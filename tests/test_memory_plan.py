@@ -705,6 +705,31 @@ def test_where_and_how_a_model_runs_does_not_change_what_it_says(options: dict[s
         assert answer(placed) == answer(plain)
 
 
+@pytest.mark.parametrize(
+    ("free", "options", "used"),
+    [
+        (300_000_000, {}, [(), ()]),
+        (GB, {"n_gpu_layers": 0, "draft_n_gpu_layers": 0}, [(), ()]),
+        (GB, {"n_gpu_layers": 0}, [(), None]),
+        (GB, {}, [None, None]),
+    ],
+)
+def test_a_model_without_layers_on_a_device_takes_nothing_of_it(
+    free: int, options: dict[str, Any], used: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """llama.cpp would reserve room on every device that it is told of, for a prompt's matrices."""
+    seen, load = [], Model.load
+
+    def recorded(path: Path, **how: Any) -> Model:
+        seen.append(how["devices"])
+        return load(path, **how)
+
+    monkeypatch.setattr(planning, "devices", lambda: [replace(CARD, free=free)])
+    monkeypatch.setattr(Model, "load", recorded)
+    with closing(loaded(**options)):
+        assert seen == used
+
+
 def test_cache_types_are_those_asked_for() -> None:
     with closing(loaded()) as full, closing(loaded(cache_type_k="q8_0")) as small:
         used = small.pair.target.cache_bytes / full.pair.target.cache_bytes

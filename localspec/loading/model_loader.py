@@ -11,7 +11,7 @@ from typing import TypeAlias
 from localspec.chat.session.pair import LoadedAdapter, LoadRecord
 from localspec.drafter_names import MTP, kind_of
 from localspec.engine.cancel import Cancel
-from localspec.engine.llama import Context, ContextOptions, Head, Model, head_of
+from localspec.engine.llama import Context, ContextOptions, Head, Model, device_list, head_of
 from localspec.errors import ModelLoadError
 from localspec.limits import FLASH_ATTENTION
 from localspec.loading.load_request import LoadRequest
@@ -167,9 +167,7 @@ class ModelLoader:
     ) -> Model:
         """Load the weights of a file; `reads` is the target whose tensors a head reads."""
         step, options = f"Loading {path.name}", self.options
-        where = devices_of_draft(options) if draft else _devices_of_target(options)
-        if setup.split:
-            where = [label for label, layers in setup.split if layers]
+        where = self._where(setup, draft=draft)
         try:
             model = Model.load(
                 path,
@@ -194,6 +192,21 @@ class ModelLoader:
             raise ModelLoadError(error.message, other or remedy(path) or error.remedy) from None
         self.undo.callback(model.close)
         return model
+
+    def _where(self, setup: ModelSetup, *, draft: bool) -> Sequence[str] | None:
+        """The devices that a model uses: none without layers there; None for llama.cpp's choice.
+
+        A context takes memory on every device that it may use, for prompts, even if no layer is
+        there.
+
+        Raises:
+            UsageError: a device that was named does not exist.
+        """
+        named = (devices_of_draft if draft else _devices_of_target)(self.options)
+        if not setup.gpu_layers:
+            device_list(named or ())  # also where it is not needed it has to exist
+            return ()
+        return [label for label, layers in setup.split if layers] if setup.split else named
 
     def _split_mode(self, setup: ModelSetup) -> str:
         """How the devices share the target; ``layer`` also where there are not several."""
