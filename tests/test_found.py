@@ -10,7 +10,9 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -255,6 +257,26 @@ def test_they_are_used_by_name_where_they_are(stores: Stores) -> None:
     with pytest.raises(NotOnHub, match="no pair named") as caught:
         resolver.resolve("smal-q8_0")
     assert "Did you mean Small-Q8_0?" in caught.value.remedy
+
+
+def slowed(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Let every look at a file take so long, by the search's clock."""
+    now = count(0.0, seconds)
+    clock = SimpleNamespace(monotonic=lambda: next(now))
+    monkeypatch.setattr(other_programs, "time", clock)
+
+
+def test_a_named_model_is_found_on_a_disk_that_has_to_wake_up(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = stores.file(".lmstudio/models/a/b/Small-Q8_0.gguf", ggufs.model())
+    slowed(monkeypatch, 0.5)
+    assert not other_programs.scan().complete
+    assert resolver.resolve("small-q8_0").target == path
+    slowed(monkeypatch, 5.0)
+    with pytest.raises(NotOnHub, match="there is no pair named small-q8_0, and looking") as caught:
+        resolver.resolve("small-q8_0")
+    assert caught.value.remedy.startswith("Try again once the disk is awake, or name the model's")
 
 
 def test_a_model_in_ollamas_own_layout_is_told(stores: Stores) -> None:

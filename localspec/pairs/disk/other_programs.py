@@ -1,7 +1,7 @@
 """Models that other programs keep on this disk: Ollama, LM Studio, llama.cpp and the Hub cache.
 
 They are used where they are, and only read. Damaged, foreign or missing files are skipped, and a
-search ends after a second: it runs whenever a name needs it.
+search ends after a second, as it may run whenever names are shown or needed.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ from localspec.safe_text import one_line
 
 WITHIN_S: Final = 0.8
 """Seconds after which a search ends, wherever it is."""
+
+NAMED_WITHIN_S: Final = 10.0
+"""The same for a model that was named: a sleeping disk takes several seconds to wake up."""
 
 MOST_BESIDE: Final = 40
 """The most models of a target's folder to look at."""

@@ -111,7 +111,7 @@ def meaning(text: str, *, scan: bool = True) -> Meaning:
     """The meaning of `text`: a pair's name, a model on the Hub, or a file on this disk.
 
     Only text written like a path may mean a missing file. With `scan`, models of other programs are
-    searched for if nothing else has the name.
+    searched for if nothing else has the name, also on a disk that has to wake up first.
 
     Raises:
         NotOnHub: it is written like a name, but nothing has that name.
@@ -136,10 +136,22 @@ def meaning(text: str, *, scan: bool = True) -> Meaning:
         return known
     if folders.is_file(path):
         return path
-    others = other_programs.scan() if scan else FoundModels(())
+    others = _of_others(text) if scan else FoundModels(())
     if theirs := others.named(text):
         return theirs
-    raise NotOnHub(f"there is no pair named {text}", suggestion(text, others))
+    unknown, remedy = f"there is no pair named {text}", suggestion(text, others)
+    if not others.complete:
+        unknown += ", and looking for models of other programs ended early"
+        remedy = f"Try again once the disk is awake, or name the model's file. {remedy}"
+    raise NotOnHub(unknown, remedy)
+
+
+def _of_others(text: str) -> FoundModels:
+    """Models of other programs. If `text` names none of them, a sleeping disk may wake up first."""
+    others = other_programs.scan()
+    if others.complete or others.named(text):
+        return others
+    return other_programs.scan(other_programs.NAMED_WITHIN_S)
 
 
 def _drafts_on_disk(text: str, pull: str, scan: bool) -> tuple[Path, ...]:
