@@ -513,6 +513,16 @@ def test_drafts_leave_the_next_ones_the_memory_that_no_device_shares_with_them(
     assert left.ram == free.ram - sum(each.total for each in placed)
 
 
+def test_a_further_draft_that_has_no_room_is_refused(toy_target: Path, toy_draft: Path) -> None:
+    request = LoadRequest(pair=str(toy_target), draft=str(toy_draft), ctx_size=512, scan=False)
+    drafts, limits = 2 * check(request).drafts, UserLimits(cache_k="f16", cache_v="f16")
+    (one,), _ = planning._placed_alone(drafts[:1], FreeMemory(2 * GB), limits, 512)
+    enough = 2 * one.total + PROGRAM
+    assert len(planning._placed_alone(drafts, FreeMemory(enough), limits, 512)[0]) == 2
+    with pytest.raises(OutOfMemory, match=f"the draft {toy_draft.name}: the models need"):
+        planning._placed_alone(drafts, FreeMemory(enough - 1), limits, 512)
+
+
 def test_further_drafters_are_counted_at_the_context_that_is_chosen(
     toy_target: Path, toy_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -248,7 +248,8 @@ def _placed_alone(
     Raises:
         OutOfMemory: one does not fit.
     """
-    limits = replace(limits, n_ctx=n_ctx, snapshots=0, split=(), cpu_moe=0)  # these: the target's
+    # Shares, experts and snapshots are the target's. A draft that is read from disk saves no time.
+    limits = replace(limits, n_ctx=n_ctx, snapshots=0, split=(), cpu_moe=0, mapped=False)
     found = []
     for draft in drafts:
         there, own = places(draft.facts, free, limits)
