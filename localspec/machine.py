@@ -28,6 +28,7 @@ except ImportError:  # Windows has neither limits nor peaks by this name
 _CGROUP = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")
 _STATUS = Path("/proc/self/status")
+_SUPPLIES = Path("/sys/class/power_supply")
 _FILES = (
     ("memory.max", "memory.current", ""),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
@@ -177,8 +178,28 @@ def swapped_out() -> int:
 
 def on_battery() -> bool | None:
     """Whether the machine runs on its battery, None if it has none."""
-    plugged = getattr(_ask_psutil("sensors_battery"), "power_plugged", None)
-    return None if plugged is None else not plugged
+    if sys.platform != "linux":
+        plugged = getattr(_ask_psutil("sensors_battery"), "power_plugged", None)
+        return None if plugged is None else not plugged
+    return _discharging(_SUPPLIES)
+
+
+def _discharging(supplies: Path) -> bool | None:
+    """Whether the machine runs on a battery among its power supplies, None if it has none.
+
+    Batteries of mice and gamepads are listed, too: their scope is the device. (psutil takes one of
+    them for the machine's.)
+    """
+    found = [each for each in supplies.glob("*") if text_of(each / "scope") != "Device"]
+
+    def all_of(kind: str, field: str) -> list[str]:
+        return [text_of(each / field) for each in found if text_of(each / "type") == kind]
+
+    states, mains = all_of("Battery", "status"), all_of("Mains", "online")
+    told = [state for state in states if state not in ("", "Unknown")]
+    if states and mains:
+        return "1" not in mains
+    return "Discharging" in told if told else None
 
 
 def clock() -> tuple[float | None, float | None]:

@@ -399,7 +399,51 @@ def test_a_battery_that_does_not_say_is_not_in_use(
     monkeypatch: pytest.MonkeyPatch, plugged: bool | None, on_battery: bool | None
 ) -> None:
     battery = SimpleNamespace(power_plugged=plugged)
+    monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setattr(psutil, "sensors_battery", lambda: battery, raising=False)
+    assert machine.on_battery() is on_battery
+
+
+MOUSE = {"type": "Battery", "scope": "Device", "status": "Discharging"}
+
+
+@pytest.mark.parametrize(
+    ("supplies", "on_battery"),
+    [
+        ({}, None),
+        ({"hidpp_battery_0": MOUSE}, None),
+        ({"BAT0": {"type": "Battery", "status": "Discharging"}}, True),
+        ({"BAT0": {"type": "Battery", "status": "Charging"}, "hidpp_battery_0": MOUSE}, False),
+        ({"BAT0": {"type": "Battery", "status": "Unknown"}}, None),
+        (
+            {
+                "BAT0": {"type": "Battery", "scope": "System", "status": "Discharging"},
+                "ACAD": {"type": "Mains", "online": "1"},
+            },
+            False,
+        ),
+        (
+            {
+                "BAT0": {"type": "Battery", "status": "Not charging"},
+                "AC": {"type": "Mains", "online": "0"},
+            },
+            True,
+        ),
+        ({"AC": {"type": "Mains", "online": "1"}, "ps-controller-battery-1": MOUSE}, None),
+    ],
+)
+def test_the_battery_of_a_mouse_is_not_the_machine_s(
+    supplies: dict[str, dict[str, str]],
+    on_battery: bool | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, fields in supplies.items():
+        (tmp_path / name).mkdir()
+        for field, text in fields.items():
+            (tmp_path / name / field).write_text(f"{text}\n")
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(machine, "_SUPPLIES", tmp_path)
     assert machine.on_battery() is on_battery
 
 
