@@ -362,7 +362,14 @@ def test_efficiency_cores_are_left_out(tmp_path: Path) -> None:
     (root / "cpu_core" / "cpus").write_text("0-3\n")
     assert hardware._fast_on_linux(root, None) == 2
     assert hardware._fast_on_linux(root, {2, 3, 4, 5}) == 1
-    assert hardware._fast_on_linux(root, {4, 5}) is None
+    assert hardware._fast_on_linux(root, {4, 5}) == 2
+
+
+def test_threads_of_one_core_count_once_where_a_process_is_bound_to_some(tmp_path: Path) -> None:
+    root = cpus(tmp_path, {cpu: f"{cpu // 2 * 2}-{cpu // 2 * 2 + 1}" for cpu in range(16)})
+    assert hardware._fast_on_linux(root, {0, 1, 2, 3}) == 2
+    assert hardware._fast_on_linux(root, {0, 2, 4, 6}) == 4
+    assert hardware._fast_on_linux(root, set(range(16))) == 8
 
 
 def test_cores_of_little_capacity_are_left_out(tmp_path: Path) -> None:

@@ -288,7 +288,7 @@ def _allowed() -> set[int] | None:
 
 
 def _fast(allowed: set[int] | None) -> int | None:
-    """Number of performance cores; None if all cores are alike."""
+    """Number of fast cores that this process may use; None if that is not told."""
     if sys.platform == "darwin":
         return _fast_on_macos()
     if sys.platform == "win32":
@@ -297,10 +297,14 @@ def _fast(allowed: set[int] | None) -> int | None:
 
 
 def _fast_on_linux(devices: Path, allowed: set[int] | None) -> int | None:
-    """Number of performance cores by Intel's list or Arm's capacities; None if all are alike."""
+    """Number of fast cores among those allowed; None if neither is told.
+
+    Fast are those of Intel's list, or by Arm's capacities. Where none of these is allowed, or no
+    core is faster than others, all that are allowed count.
+    """
     fast = _listed(devices / "cpu_core" / "cpus") or _capable(devices / "system" / "cpu")
     if allowed is not None:
-        fast &= allowed
+        fast = fast & allowed or allowed
     if not fast:
         return None
     topology = "system/cpu/cpu{}/topology/thread_siblings_list"
