@@ -198,6 +198,8 @@ def test_it_grows_no_further_than_the_model_was_trained_for() -> None:
     for trained, n_ctx in ((2048, DEFAULT_CTX), (16_384, 16_384)):  # a draft's
         found = plan(model(), [replace(SMALL, trained=trained)], free, UserLimits())
         assert found.target.n_ctx == n_ctx
+    head = replace(SMALL, trained=2048, shown=3 * 4096, held=2)
+    assert plan(model(), [head], free, UserLimits()).target.n_ctx == 32_768
     assert chosen(free, UserLimits(n_ctx=4096)).target.n_ctx == 4096
 
 

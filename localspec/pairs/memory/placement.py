@@ -212,8 +212,9 @@ class _Planner:
             return None
         best, usual = next(self.candidates()), usual_context(self.target)
         there = self.placed(best)
-        # Beyond what it was trained for, a draft guesses worse.
-        trained = (each.trained for each in self.drafts if each.trained)
+        # Beyond what it was trained for, a draft model guesses worse. Many heads were trained for
+        # 2,048 tokens, and read the last ones of a long prompt alone.
+        trained = (each.trained for each in self.drafts if each.trained and not each.shown)
         most = min([largest_context(self.target, self.free), *trained])
         for n_ctx in _halvings(most):
             if n_ctx <= usual:
