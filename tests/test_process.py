@@ -518,6 +518,15 @@ def test_a_package_that_was_not_needed_is_not_called_the_cause() -> None:
     assert error.message.endswith("ended by itself (exit code 3)")
 
 
+def test_a_crash_on_windows_is_called_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    child = EngineProcess(("-c", ""))
+    assert child._process.wait() == 0
+    monkeypatch.setattr(child._process, "wait", lambda *_: 0xC0000005)
+    assert child._reason().message.endswith("crashed (0xC0000005)")
+    child.shut_down()
+    assert child.join(1)
+
+
 def test_a_fault_in_the_engines_thread_ends_the_process_with_a_reason() -> None:
     error = died(
         "from localspec.process import __main__, server\n"

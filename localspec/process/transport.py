@@ -29,6 +29,7 @@ _LOG_LINES = 3
 _LOG_TAIL = 4000  # bytes at the log's end that are read
 _KILL_WITHIN_S = 2.0
 _LOST = " went away"  # ends the log's line that names a lost worker (rpc.py)
+_FAULT = 0xC0000000  # Windows's exit codes from here on are faults, such as access violations
 _NOT_LOADED = re.compile(r"^(?:ModuleNotFound|Import)Error: (.+)", re.MULTILINE)
 
 
@@ -126,6 +127,8 @@ class EngineProcess:
             name = signal.Signals(-code).name
             killed = "was killed, perhaps because memory ran out"
             how = f"{killed if name == 'SIGKILL' else 'crashed'} ({name})"
+        elif code >= _FAULT:
+            how = f"crashed (0x{code:X})"
         log = self._log_tail()
         if code == 1 and (error := _NOT_LOADED.search(log)):
             return EngineDied(*of_import(ImportError(error[1])))
