@@ -29,6 +29,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")
 _STATUS = Path("/proc/self/status")
 _SUPPLIES = Path("/sys/class/power_supply")
+_BOARD = Path("/sys/firmware/devicetree/base/model")
 _FILES = (
     ("memory.max", "memory.current", ""),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
@@ -60,8 +61,14 @@ def cpuinfo(field: str) -> str:
 
 
 def processor_name() -> str:
-    """The processor's name, or at least its architecture."""
-    return cpuinfo("model name") or platform.processor() or platform.machine()
+    """The processor's name, of Arm's the machine's or numbers, or at least its architecture."""
+    return cpuinfo("model name") or _arm_name() or platform.processor() or platform.machine()
+
+
+def _arm_name() -> str:
+    """What Linux calls an Arm machine, or else its processor's maker and kind by their numbers."""
+    numbers = f"{cpuinfo('CPU implementer')} {cpuinfo('CPU part')}".strip()
+    return text_of(_BOARD).strip("\0") or (f"Arm {numbers}" if numbers else "")
 
 
 def _ask_psutil(name: str, **how: Any) -> Any:

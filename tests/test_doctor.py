@@ -404,6 +404,20 @@ def test_a_battery_that_does_not_say_is_not_in_use(
     assert machine.on_battery() is on_battery
 
 
+def test_machines_with_arm_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known, board = {"CPU implementer": "0x41", "CPU part": "0xd0c"}, tmp_path / "model"
+    monkeypatch.setattr(machine, "cpuinfo", lambda field: known.get(field, ""))
+    monkeypatch.setattr(machine, "_BOARD", board)
+    assert machine.processor_name() == "Arm 0x41 0xd0c"
+    known["CPU part"] = "0xd4f"
+    assert machine.processor_name() == "Arm 0x41 0xd4f"
+    for name in ("Raspberry Pi 5 Model B Rev 1.0", "NVIDIA Jetson AGX Orin Developer Kit"):
+        board.write_bytes(name.encode() + b"\0")
+        assert machine.processor_name() == name
+    known["model name"] = "Some Processor"
+    assert machine.processor_name() == "Some Processor"
+
+
 MOUSE = {"type": "Battery", "scope": "Device", "status": "Discharging"}
 
 
