@@ -204,9 +204,11 @@ def _discharging(supplies: Path) -> bool | None:
 
     states, mains = all_of("Battery", "status"), all_of("Mains", "online")
     told = [state for state in states if state not in ("", "Unknown")]
-    if states and mains:
-        return "1" not in mains
-    return "Discharging" in told if told else None
+    if states and "1" in mains:
+        return False
+    if told:  # a charger by USB is no mains
+        return "Discharging" in told
+    return True if states and mains else None
 
 
 def clock() -> tuple[float | None, float | None]:

@@ -438,7 +438,15 @@ MOUSE = {"type": "Battery", "scope": "Device", "status": "Discharging"}
         ),
         (
             {
-                "BAT0": {"type": "Battery", "status": "Not charging"},
+                "BAT0": {"type": "Battery", "status": "Charging"},
+                "AC": {"type": "Mains", "online": "0"},
+                "ucsi-source-psy-1": {"type": "USB", "online": "1"},
+            },
+            False,
+        ),
+        (
+            {
+                "BAT0": {"type": "Battery", "status": "Unknown"},
                 "AC": {"type": "Mains", "online": "0"},
             },
             True,
