@@ -41,6 +41,7 @@ class FakeModel:
 
     Attributes:
         space: put a space in front of every text between control tokens, as SentencePiece does.
+        ends: the tokens that end generation.
     """
 
     chat_template: str | None = CHATML
@@ -48,6 +49,7 @@ class FakeModel:
     bos: int | None = BOS
     eos: int | None = EOS
     space: bool = False
+    ends: tuple[int, ...] = (EOS, END)
     weights_bytes: int = 1000
     name: str = "fake"
     family: str = "fake"
@@ -91,6 +93,9 @@ class FakeModel:
 
     def is_mark(self, token: int) -> bool:
         return token in SPECIALS
+
+    def is_end(self, token: int) -> bool:
+        return token in self.ends
 
     def text(self, ids: Sequence[int]) -> str:
         """The text of `ids`, control tokens included."""

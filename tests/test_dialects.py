@@ -33,6 +33,9 @@ from localspec.chat.prompt.renderer import (
     TemplateSource,
     TemplateUnusable,
 )
+from localspec.chat.prompt.template import ChatTemplate
+from tests.fakes import END, FakeModel
+from tests.fakes import EOS as EOS_ID
 from tests.support.golden_answers import BOS, EOS, golden, in_pieces
 from tests.support.llama_source import LEARNT, templates, usual_templates
 from tests.support.pairwise import usually
@@ -567,12 +570,34 @@ def test_a_thought_may_name_the_mark_that_began_it() -> None:
 STRUCK = "Use `<s>`:\n\n```html\n<p><s>$10</s> $5</p>\n```\n\nHere it is: <s>$10</s>.\nAll show it."
 
 
+def dialect_with(model: FakeModel) -> Dialect:
+    """The dialect of a chat with `model`, learnt with more time than any machine needs."""
+    source = TemplateSource(model.chat_template or "", "<s>", "</s>")
+    learnt(process(), source, seconds=30, folder=LEARNT)
+    real: Any = model
+    return ChatTemplate(real, process()).dialect
+
+
 @needs_templates
 def test_a_tag_of_html_that_an_answer_shows_does_not_end_it() -> None:
     for text in (TEMPLATES["mistralai-Mistral-Nemo-Instruct-2407"], PLAIN):
-        dialect = learnt(process(), TemplateSource(text, "<s>", "</s>"), seconds=30, folder=LEARNT)
+        dialect = dialect_with(FakeModel(chat_template=text))
         assert dialect.known
         assert dialect.read(STRUCK) == AnswerReading(None, STRUCK)
+
+
+@needs_templates
+def test_an_end_that_no_token_can_have_written_is_text() -> None:
+    """A token that ends generation never becomes text: its text in an answer was spelled."""
+    raw = "<think>It asks of <|im_end|> here.</think>It ends a turn: <|im_end|>\nSo."
+    whole = AnswerReading("It asks of <|im_end|> here.", "It ends a turn: <|im_end|>\nSo.")
+    qwen = TEMPLATES["Qwen-Qwen3-0.6B"]
+    for ends, want in (((EOS_ID, END), whole), ((EOS_ID,), AnswerReading("It asks of", None))):
+        dialect = dialect_with(FakeModel(chat_template=qwen, ends=ends))
+        assert dialect.known
+        assert dialect.read(raw) == want
+        for seed in range(5):
+            assert in_pieces(dialect, raw, None, "", random.Random(seed)) == want
     assert dialect_of("google-gemma-2-2b-it").marks.ends == ("<end_of_turn>",)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from msgspec import Struct, field, structs
@@ -58,6 +58,16 @@ class Dialect(Struct, frozen=True):
         """This dialect, but thoughts and their marks stay in the content; calls are still read."""
         none: Any = dict.fromkeys(("content", "closers", "fillers", "ends"), ())
         return structs.replace(self, marks=structs.replace(self.marks, raw=True, **none))
+
+    def without_ends(self, spelled: Callable[[str], bool]) -> Dialect:
+        """This dialect, but some texts that end answers are text.
+
+        Args:
+            spelled: whether an end can only be in an answer where that spells it: the tokens of
+                the model that mean it end generation before they become text.
+        """
+        ends = tuple(one for one in self.marks.ends if not spelled(one))
+        return structs.replace(self, marks=structs.replace(self.marks, ends=ends))
 
     def reader(
         self, tools: Sequence[Any] | None = None, *, prompt: str = "", exact: bool = False

@@ -219,8 +219,13 @@ class ChatTemplate:
             source = self._source
             self._dialect = (
                 learnt(self._renderer, source, folder=self._dialects) if source else Dialect()
-            )
+            ).without_ends(self._ends_generation)
         return self._dialect
+
+    def _ends_generation(self, text: str) -> bool:
+        """Whether `text` begins with a token that ends generation, and so is in no answer."""
+        ids = self._model.tokenize(text, add_special=False, parse_special=True)
+        return self._model.is_end(ids[0])
 
     def piece(self, token: int) -> bytes:
         """What a token adds to an answer: its bytes, or its text if it is a mark."""

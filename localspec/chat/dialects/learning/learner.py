@@ -141,7 +141,7 @@ class _Learner:
             marks = self._with_calls(divided, head, speech)
             marks = structs.replace(marks, speech=speech, parts=parts)
         dialect = self._checked(Dialect(True, marks, self._options(marks)), head)
-        return self._opening(self._without_html(dialect))
+        return self._opening(dialect)
 
     def _speech(self) -> Speech:
         for name, kind in (("harmony", harmony), ("muse", muse), ("functionary", functionary)):
@@ -359,18 +359,6 @@ class _Learner:
                 marks, calls=usual_calls(self._template), bare=False, writes=False
             )
         return Dialect(True, marks, dialect.thinking)
-
-    def _without_html(self, dialect: Dialect) -> Dialect:
-        """`dialect` without an end that is a tag of HTML too, as Mistral's ``</s>`` is.
-
-        The token itself ends an answer; its text may be part of what an answer shows.
-        """
-        ends = [
-            one
-            for one in dialect.marks.ends
-            if one != self._write.source.eos or not re.fullmatch(r"</?[a-z]+>", one)
-        ]
-        return structs.replace(dialect, marks=structs.replace(dialect.marks, ends=tuple(ends)))
 
     def _prompt_of(self, marks: AnswerMarks, turn: str, head: str) -> str:
         """The mark of a thought that the prompt must have ended with; empty if the turn has it."""
