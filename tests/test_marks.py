@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import gguf
@@ -270,6 +271,27 @@ def test_an_answers_thoughts_keep_their_marks(by_hand: Model) -> None:
     ids = chat.tokenize(chat.render(said))[1:]  # without BOS
     assert b"".join(map(by_hand.piece, ids)) == f"{text}|hello<|ask|>|".encode()
     assert not [t for t in ids if by_hand.is_user_defined(t)]
+
+
+NAMING = "Use re.sub('<think>.*</think>', '', t) here"
+SPLITS = ("Qwen-QwQ-32B", "Qwen-Qwen3-0.6B", "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B")
+
+
+@pytest.mark.parametrize("name", [name for name in SPLITS if name in templates()])
+def test_an_answer_that_names_the_marks_of_thoughts_arrives_whole(
+    by_hand: Model, name: str
+) -> None:
+    """These templates drop all that precedes the last ``</think>``, a token or not."""
+    asks, more = Message(Role.USER, "hi"), Message(Role.USER, "more")
+    answers = (Message(Role.ASSISTANT, text) for text in (NAMING, f"<think>Hm 7.</think>{NAMING}"))
+    said = [one for answer in answers for one in (asks, answer)] + [more]
+    models: tuple[Any, ...] = (by_hand, FakeModel())
+    for model in models:
+        chat = ChatTemplate(model, renderer(), templates()[name])
+        ids = chat.tokenize(chat.render(said))
+        text = b"".join(model.piece(token, special=True) for token in ids).decode()
+        assert text.count(NAMING) == 2
+        assert "Hm 7." not in text
 
 
 def test_a_long_text_of_marks_is_tokenised_soon(by_hand: Model) -> None:

@@ -73,7 +73,7 @@ def test_an_answer_that_is_trimmed_keeps_the_ids_before_the_white_space() -> Non
 def test_rewritten_history_is_tokenised_again_from_the_last_prompt_on() -> None:
     talk = Talk(FORGETTING)
     first = talk.ask("hi")
-    talk.answer([*b"hm</think>", *ODD_HELLO])
+    talk.answer([*b"<think>hm</think>", *ODD_HELLO])
     second = talk.ask("more")
     assert second[: len(first)] == first
     assert second == talk.fresh()
@@ -140,6 +140,23 @@ def test_a_call_keeps_the_ids_of_the_marks_that_it_was_written_with() -> None:
     assert second[: len(first) + len(call)] == first + call
     talk.messages[1] = Message(Role.ASSISTANT, text)  # the same as text makes no mark
     assert BOS not in talk.prompt()
+
+
+OPENING = CHATML.replace("assistant\n{% endif %}", "assistant\n<think>{% endif %}")
+
+
+@pytest.mark.parametrize(("template", "opening"), [(CHATML, ""), (OPENING, "<think>")])
+def test_an_answer_keeps_the_ids_of_its_thought_and_of_marks_that_it_names(
+    template: str, opening: str
+) -> None:
+    """These marks are no tokens, and the prompt may have opened the thought."""
+    talk = Talk(template)
+    first = talk.ask("hi")
+    said = "<think>Hm.</think>Use re.sub('<think>.*</think>', '', t)."
+    ids = [*said.removeprefix(opening).encode()]
+    talk.answer(ids)
+    talk.messages[-1] = Message(Role.ASSISTANT, said)
+    assert talk.ask("more")[: len(first) + len(ids)] == first + ids
 
 
 def test_clear_forgets() -> None:

@@ -145,30 +145,35 @@ class KnownIds:
         raw = text.encode()
         ends = _ends(ids, piece, raw)
         prompt, n_prompt = self._text, len(self._ids)
+        opening = self._template.dialect.opened(prompt)
         # Cut before closing white space as well, because many templates trim it.
         for limit in (len(raw.rstrip()), len(raw)):
             count = bisect_right(ends, limit)
             while count and not _between_characters(raw, ends[count - 1]):
                 count -= 1
             known = len(self._ids) - n_prompt
-            text_now = prompt + self._guarded(raw, ids[:count], ends)
+            text_now = prompt + self._guarded(raw, ids[:count], ends, opening)
             if count > known and text_now.startswith(self._text):
                 self._ids += ids[known:count]
                 self._text = text_now
                 self._cut()
 
-    def _guarded(self, raw: bytes, ids: Sequence[int], ends: Sequence[int]) -> str:
+    def _guarded(self, raw: bytes, ids: Sequence[int], ends: Sequence[int], opening: str) -> str:
         """The text of an answer's leading `ids`, guarded except where the answer wrote a mark.
 
-        So a template that writes the marks of an earlier call writes the same text.
+        So a template that writes the marks of an earlier call writes the same text. The prompt has
+        ended with `opening`, the mark of a thought, or with none.
         """
         text, begin, end = "", 0, 0
         for token, after in zip(ids, ends, strict=False):
             if after > end and self._template.marks.text(token):
-                plain = self._template.guard_answer(raw[begin:end].decode())
+                plain = self._plain(raw[begin:end], "" if begin else opening)
                 text, begin = text + plain + raw[end:after].decode(), after
             end = after
-        return text + self._template.guard_answer(raw[begin:end].decode())
+        return text + self._plain(raw[begin:end], "" if begin else opening)
+
+    def _plain(self, part: bytes, opening: str) -> str:
+        return self._template.guard_answer(opening + part.decode())[len(opening) :]
 
     def _cut(self) -> None:
         cut = (len(self._text), len(self._ids))

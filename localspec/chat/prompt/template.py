@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -239,18 +239,29 @@ class ChatTemplate:
 
     def guard(self, text: str) -> str:
         """`text` with stand-ins for everything that looks like a mark."""
-        return self._guard(text, set())
+        return self._guard(text)
 
     def guard_answer(self, text: str) -> str:
-        """Guard an answer, but keep the marks of thoughts, by which templates find thoughts."""
+        """Guard an answer, but keep the marks of the thought that it begins with.
+
+        By these templates find the thought. Elsewhere a mark of thoughts is only named, and becomes
+        plain text even if it is no token: many templates drop all that precedes the last one.
+        """
         marks = self.dialect.marks
         pairs = marks.thoughts if marks.speech == "marks" else ()
-        return self._guard(text, {mark for pair in pairs for mark in pair})
+        begun, thought = text.lstrip(), ""
+        pair = next((pair for pair in pairs if begun.startswith(pair)), None)
+        if pair is not None:
+            before, close, text = text.partition(pair[1])
+            thought = self._guard(before + close, kept=set(pair))
+        return thought + self._guard(text, named={mark for one in pairs for mark in one if mark})
 
-    def _guard(self, text: str, kept: set[str]) -> str:
+    def _guard(
+        self, text: str, *, kept: Set[str] = frozenset(), named: Set[str] = frozenset()
+    ) -> str:
         if taken := sorted(char for char in set(text) if ord(char) in _GUARDS):
             text = text.translate({ord(char): self._stand_in(char) for char in taken})
-        while marks := self.marks.within(text) - kept:
+        while marks := (self.marks.within(text) | {one for one in named if one in text}) - kept:
             for mark in sorted(marks):
                 text = text.replace(mark, self._stand_in(mark))
         return text
