@@ -49,9 +49,10 @@ from localspec.chat.settings import AnswerRequest, ChatSettings
 from localspec.chat.states.cached_prefixes import CachedPrefixes
 from localspec.cli.answers.serve import _keys, _rules, _welcome
 from localspec.cli.subcommands import cli
+from localspec.engine.after_thought import AfterThought
 from localspec.engine.cancel import Cancel
 from localspec.engine.grammars import guidance, lark
-from localspec.engine.grammars.constraint import Awaited
+from localspec.engine.grammars.constraint import Anything, Awaited
 from localspec.engine.grammars.grammar_reader import GrammarReader, require_grammar
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.llama.grammar import LlamaGrammar
@@ -582,6 +583,21 @@ def test_a_mark_is_found_however_it_is_cut(pieces: str) -> None:
         assert state is not then
         state = state.after(i)
     assert state is then
+
+
+@pytest.mark.parametrize("pieces", ["<think>", "\n| <th|ink>", "<|think>\n"])
+def test_a_thought_puts_a_constraint_off_however_its_mark_is_cut(pieces: str) -> None:
+    texts = [piece.encode() for piece in pieces.split("|")]
+    vocabulary: Any = SimpleNamespace(piece=lambda token, **_: texts[token])
+    then, thinking = Anything(), Anything()
+    state: Any = AfterThought(then, thinking, b"<think>", vocabulary)
+    for i in range(len(texts)):
+        assert isinstance(state, AfterThought)
+        state = state.after(i)
+    assert state is thinking
+    for text in (b"so <think>", b"<thinking", b"<th ink>"):
+        texts[0] = text
+        assert AfterThought(then, thinking, b"<think>", vocabulary).after(0) is then
 
 
 def test_a_call_within_a_thought_is_none(target_model: Model) -> None:

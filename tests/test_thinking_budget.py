@@ -22,7 +22,9 @@ from localspec.engine.round.params import Accept
 from localspec.errors import EngineError
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
-from tests.fakes import FakeModel
+from localspec.tools.tool_definitions import ToolDefinition
+from localspec.tools.tool_offer import ToolOffer
+from tests.fakes import CHATML, FakeModel
 
 WORDS = b"a thought with words</think>said"
 
@@ -112,7 +114,7 @@ def loaded(path: Path, **more: Any) -> Session:
     """A session whose template opens a thought; the coupled rule and `exact` make it repeatable."""
     request = LoadRequest(
         pair=str(path), draft="lookup", threads=1, ctx_size=2048, temp=0.7, seed=1, gamma=4,
-        chat_template=TEMPLATE, exact=True, **{"logit_bias": NO_END, **more},
+        exact=True, **{"chat_template": TEMPLATE, "logit_bias": NO_END, **more},
     )  # fmt: skip
     return load_session(request, progress=lambda _step, _share: None, cancel=Cancel())
 
@@ -135,6 +137,26 @@ def test_an_answer_by_a_schema_follows_the_thought(toy_target: Path) -> None:
         said = session.template.dialect.said(written(session)[1].text)
     assert said.thought
     assert json.loads(said.content or "") == {"a": 1}
+
+
+@pytest.mark.parametrize("thought", ["", "\n<think>I may <tool_call> there.</think>\n"])
+def test_a_call_that_is_named_in_a_thought_of_the_models_own_is_none(
+    toy_target: Path, thought: str
+) -> None:
+    """Where no prompt opened the thought, it was held to the grammar of calls."""
+    with contextlib.closing(loaded(toy_target, chat_template=CHATML)) as session:
+        tools = ToolOffer([ToolDefinition("files", "read", description="Reads a file.")])
+        session.offer(tools.described, tools.search)
+        settings, after = session._prompt.calling(session.settings, "")
+        state = session._writer.how(settings, after, None, 0.0).constraint
+        assert state is not None
+        model = session.pair.target.model
+        ids = np.arange(model.n_vocab)
+        for text, free in ((f"{thought}I do. ", True), ("<tool_call>", False)):
+            for token in model.tokenize(text, add_special=False, parse_special=False):
+                assert state.allowed(ids).all()
+                state = state.after(token)
+            assert state.allowed(ids).all() == free
 
 
 @pytest.mark.slow

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -12,6 +13,10 @@ writes calls; Gemma's notation; tags within tags, named after the arguments."""
 
 Speech = Literal["marks", "harmony", "muse", "functionary"]
 """The structure of an answer: text with marks, or messages that each have a header."""
+
+AwaitedText: TypeAlias = str | tuple[str, str]
+"""What a grammar waits for in an answer: a text, or the end of a thought, if one begins there with
+the first of two marks."""
 
 
 Numbered = Literal["", "turn", "conversation"]
@@ -182,6 +187,19 @@ class AnswerMarks(Struct, frozen=True):
     def closing(self, mark: str) -> str:
         """The mark that closes a thought which `mark` has opened; empty if it opens none."""
         return next((end for begin, end in self.thoughts if mark and begin == mark), "")
+
+    def awaited(self, opening: str, after: Sequence[str]) -> tuple[AwaitedText, ...]:
+        """What the grammar of an answer waits for, in order; nothing counts within a thought.
+
+        Args:
+            opening: the mark of a thought that the prompt ends with; empty for none.
+            after: the texts after which the grammar applies; none if it applies from the beginning
+                on, which also says whether the model may think.
+        """
+        if closing := self.closing(opening):
+            return closing, *after
+        thoughts = (pair for pair in self.thoughts if all(pair))
+        return (*thoughts, *after) if after else ()
 
 
 def told_thought(thought: str, content: str, *, parts: bool) -> dict[str, Any]:

@@ -87,13 +87,13 @@ class Completions:
         if len(prompt) > target.n_ctx:
             yield PromptMade(len(prompt), target.n_ctx, opening)
             return
-        answer = self._text(asked, opening)
+        answer, marks = self._text(asked, opening), template.dialect.marks
         turn = session.complete(
             prompt,
             asked.settings,
             answer,
             cancel,
-            after=self._awaited(opening, asked.after),
+            after=marks.awaited(opening, [asked.after] if asked.after else []),
             opening=opening,
             top_logprobs=asked.top_logprobs,
             drafters=asked.drafters,
@@ -147,14 +147,6 @@ class Completions:
         reader = session.dialect.reader((), prompt=opening)
         own = asked.settings.stop
         return AnswerText(template.piece, template.stops, own_stops=own, reader=reader)
-
-    def _awaited(self, opening: str, after: str) -> list[str]:
-        """The texts after which the grammar applies, in order.
-
-        Text inside a thought may look like a call, but is not one.
-        """
-        closing = self._session.template.dialect.marks.closing(opening)
-        return [mark for mark in (closing, after) if mark]
 
     def _rendered(self, asked: AnswerRequest, cancel: Cancel) -> tuple[str, str]:
         """The text of the prompt, and the mark of the thought that is open at its end.

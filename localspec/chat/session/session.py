@@ -13,6 +13,7 @@ from localspec import formats
 from localspec.chat.advice import SamplingAdvice
 from localspec.chat.conversation import Message
 from localspec.chat.dialects import Dialect
+from localspec.chat.dialects.shapes import AwaitedText
 from localspec.chat.events import TurnEnd, TurnEvents
 from localspec.chat.figures.figures import Figures
 from localspec.chat.prompt.renderer import TemplateRenderer
@@ -294,7 +295,7 @@ class Session:
         answer: AnswerText,
         cancel: Cancel,
         *,
-        after: Sequence[str] = (),
+        after: Sequence[AwaitedText] = (),
         opening: str = "",
         top_logprobs: int | None = None,
         drafters: Sequence[str] | None = None,
@@ -309,7 +310,7 @@ class Session:
                 stop strings.
             answer: receives the generated tokens.
             cancel: stops the generation.
-            after: texts in order; the grammar applies once all of them have been written.
+            after: in order; the grammar applies once all of them have been written.
             opening: the mark of a thought that the prompt ends with; empty for none.
             top_logprobs: how many alternatives to report per token; None for no probabilities.
             drafters: the names of those that may draft; None for all.

@@ -9,6 +9,7 @@ from typing import Any
 
 from localspec.chat.conversation import Message, Role, with_system
 from localspec.chat.dialects import Dialect
+from localspec.chat.dialects.shapes import AwaitedText
 from localspec.chat.prompt.conversation_tools import ConversationTools
 from localspec.chat.prompt.prompt_ids import KnownIds, MessageWindow
 from localspec.chat.prompt.quoted_texts import QuotedTexts
@@ -99,10 +100,13 @@ class TurnPrompt:
         """The messages as JSON writes them, if the answer may call tools or has a grammar."""
         return [self._quoted.past(messages)] if self.tools.offered or settings.grammar else []
 
-    def calling(self, settings: ChatSettings, opening: str) -> tuple[ChatSettings, tuple[str, ...]]:
-        """The settings of an answer that may call tools, and the texts after which a grammar holds.
+    def calling(
+        self, settings: ChatSettings, opening: str
+    ) -> tuple[ChatSettings, tuple[AwaitedText, ...]]:
+        """The settings of an answer that may call tools, and what its grammar waits for.
 
-        A grammar of the user's own takes precedence. Neither holds within a thought that is open.
+        A grammar of the user's own takes precedence. Neither holds within a thought that is open,
+        and that of calls in none that the model begins with.
 
         Args:
             settings: of the answer.
@@ -112,8 +116,8 @@ class TurnPrompt:
         grammar, after = (own, ()) if own else self.tools.grammar(self.dialect(settings))
         if not grammar:
             return settings, ()
-        closing = self._template.dialect.marks.closing(opening)
-        return replace(settings, grammar=grammar), (*([closing] if closing else []), *after)
+        awaited = self._template.dialect.marks.awaited(opening, after)
+        return replace(settings, grammar=grammar), awaited
 
     def offer(
         self,

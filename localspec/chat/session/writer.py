@@ -7,6 +7,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from time import perf_counter
 
+from localspec.chat.dialects.shapes import AwaitedText
 from localspec.chat.events import PromptProgress, TurnEvent
 from localspec.chat.figures.figures import Figures, Meter
 from localspec.chat.figures.slowness import SlownessCheck
@@ -16,6 +17,7 @@ from localspec.chat.session.pair import LoadedPair
 from localspec.chat.settings import ChatSettings
 from localspec.chat.states.cached_prefixes import StoredPrefix
 from localspec.chat.states.past_conversations import PastStore
+from localspec.engine.after_thought import AfterThought
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.past_texts import Past
 from localspec.engine.grammars.constraint import Anything, Awaited, Budgeted, Constraint
@@ -104,7 +106,7 @@ class Writer:
     def how(
         self,
         settings: ChatSettings,
-        after: Sequence[str],
+        after: Sequence[AwaitedText],
         thought: tuple[str, str, tuple[int, ...]] | None,
         begun: float,
     ) -> GenerateSettings:
@@ -112,7 +114,7 @@ class Writer:
 
         Args:
             settings: of the answer.
-            after: texts in order; the grammar applies once all of them have been written.
+            after: in order; the grammar applies once all of them have been written.
             thought: for thoughts with a budget: the opening mark (empty if the thought is already
                 open), the closing mark, and the tokens that close it.
             begun: when its preparation began, by `perf_counter`.
@@ -252,11 +254,13 @@ class Writer:
                 if done or left is None or left >= _WORTH_TELLING_S:
                     yield PromptProgress(done, total, left if passes.trusted else None)
 
-    def _constraint(self, grammar: str, after: Sequence[str]) -> Constraint | None:
+    def _constraint(self, grammar: str, after: Sequence[AwaitedText]) -> Constraint | None:
         """The grammar's initial state; the first grammar takes longer, as every token is read."""
         if not grammar:
             return None
-        found = self._grammars.begin(grammar)
-        for mark in reversed(after):
-            found = Awaited(mark.encode(), found, self.pair.target.model)
+        found, model = self._grammars.begin(grammar), self.pair.target.model
+        for one in reversed(after):
+            begin, mark = one if isinstance(one, tuple) else ("", one)
+            awaited = Awaited(mark.encode(), found, model)
+            found = AfterThought(found, awaited, begin.encode(), model) if begin else awaited
         return found
