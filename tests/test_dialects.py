@@ -673,6 +673,32 @@ def test_marks_behind_a_backtick_take_little_time() -> None:
     assert worked() - begun < 2
 
 
+NAMES_MARKS = (
+    "The <|end|> token closes.",
+    "A <|channel|> has a name, after <|start|> and before <|message|>.",
+    "All of them: <|start|>, <|channel|>, <|end|> <|start|> and <|return|>.",
+    "The code `<|end|><|start|>assistant<|channel|>final` ends it.",
+    "So:\n```\n<|start|>user<|message|>Hi<|end|>\n<|start|>assistant<|channel|>final\n```\nDone.",
+)
+
+
+@needs_templates
+@pytest.mark.parametrize("text", NAMES_MARKS)
+def test_marks_of_channels_that_are_only_named_are_text(text: str) -> None:
+    dialect = dialect_of(OSS)
+    final = "<|end|><|start|>assistant<|channel|>final<|message|>"
+    raw, want = f"<|channel|>analysis<|message|>{text}{final}{text}", AnswerReading(text, text)
+    assert dialect.read(raw) == want
+    each: Any = Mock(choice=Mock(return_value=1))
+    for rng in (each, *map(random.Random, range(5))):
+        assert in_pieces(dialect, raw, None, "", rng) == want
+    for thought in ("So:\n```\nx", "A ` sign, and `x"):  # neither ends its code
+        said = "Here:\n```python\ny\n```\nIt is `z`."
+        want = AnswerReading(thought, said)
+        raw = f"<|channel|>analysis<|message|>{thought}{final}{said}"
+        assert in_pieces(dialect, raw, None, "", each) == dialect.read(raw) == want
+
+
 @needs_templates
 def test_a_header_that_was_cut_off_is_not_shown() -> None:
     raw = "<|channel|>analysis<|message|>a<|end|><|start|>assist"

@@ -1,7 +1,7 @@
 """gpt-oss: ``<|channel|>analysis<|message|>…<|end|>``; a call's header has ``to=functions.name``.
 
 The recipient may be named before or after the channel, and on any channel. Marks of a header may be
-missing. Text without a header is for the user.
+missing. Text without a header is for the user. A mark where none belongs is only named.
 """
 
 from __future__ import annotations
@@ -14,6 +14,11 @@ from localspec.chat.dialects.reading.known_tools import KnownTools
 
 _START, _CHANNEL, _MESSAGE, _CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 _ENDS = ("<|end|>", "<|return|>", "<|call|>")
+# What follows a mark that begins a header. One that ends a message precedes these, or a recipient.
+_FOLLOWING = {
+    _START: ("assistant", "to=", _CHANNEL, _MESSAGE),
+    _CHANNEL: ("analysis", "commentary", "final"),
+}
 _TO = r"to=(?P<{}>[^\s<]+)"
 # A header, perhaps incomplete: role, recipient, channel, recipient, content type of the body. Some
 # headers repeat the channel after the recipient, or name the tool as the content type.
@@ -70,6 +75,19 @@ def _sorted(found: re.Match[str], tools: KnownTools) -> MessageHeader | None:
     return MessageHeader("thought" if inward else "content")
 
 
+def _named(text: str, final: bool) -> bool | None:
+    mark = next(one for one in (*_ENDS, *_FOLLOWING) if text.startswith(one))
+    after, begins = text[len(mark) :], mark in _FOLLOWING
+    rest, following = after.lstrip(), _FOLLOWING.get(mark, (*_FOLLOWING, "to="))
+    if rest.startswith(following):
+        header = not begins and rest.startswith(tuple(_FOLLOWING))
+        return _named(rest, final) if header else False
+    if any(one.startswith(rest) for one in following):
+        return False if final else None
+    # Where a header is missing, its text follows at once; after a name comes a blank or a sign.
+    return begins or not after[0].isalnum()
+
+
 def _open(prompt: str) -> MessageHeader | None:
     header, message, body = prompt.rpartition(_START)[2].rpartition(_MESSAGE)
     if not message or body.strip():
@@ -83,5 +101,6 @@ HEADERS = HeaderNotation(
     stop_at=partial(closing, _ENDS),
     open=_open,
     own=(_START, _CHANNEL),
+    named=_named,
     texts=(*_ENDS, _START, _CHANNEL, _MESSAGE, _CONSTRAIN),
 )

@@ -22,6 +22,7 @@ from localspec.chat.dialects.reading.answer_parts import (
     ThoughtPiece,
 )
 from localspec.chat.dialects.reading.calls import CallReader
+from localspec.chat.dialects.reading.code_quotes import CodeQuotes
 from localspec.chat.dialects.reading.headers import HeaderNotation, MessageHeader
 from localspec.chat.dialects.reading.known_tools import KnownTools, NoCall
 from localspec.chat.dialects.reading.piece_reader import PieceReader
@@ -56,6 +57,7 @@ class ChannelReader(PieceReader):
         self._how = HEADERS[marks.speech]
         self._tools = KnownTools(tools)
         self._calls = CallReader(marks.calls, self._tools)
+        self._code = CodeQuotes(re.compile("|".join(map(re.escape, self._how.stops))))
         self._raw = marks.raw
         self._begun = False  # a header has been read
         self._mark = ""  # the header of a call, which is content if it turns out to be none
@@ -90,6 +92,7 @@ class ChannelReader(PieceReader):
             self._mark, self._text = self._text[:end], self._text[end:]
             return True
         self._pass(end)
+        self._code.restart()
         if not self._raw and not bare:
             self._out.append((ThoughtPiece if header.kind == "thought" else ContentPiece)(""))
         return True
@@ -108,14 +111,27 @@ class ChannelReader(PieceReader):
         self._emit(kind, start)
         if end < 0:
             return False
-        self._pass(end - start)
-        self._header, self._fresh = None, True
-        return True
+        mark = next(one for one in self._how.stops if self._text.startswith(one))
+        named = self._named(mark, final=final)
+        if named:
+            self._emit(kind, len(mark))
+        elif named is False:
+            self._pass(end - start)
+            self._header, self._fresh = None, True
+        return named is not None
+
+    def _named(self, mark: str, *, final: bool) -> bool | None:
+        """Whether the mark at the beginning is only text; None if that is not known yet."""
+        named = self._how.named(self._text, final)
+        if named is not False:
+            return named
+        return self._code.quoted(self._text[len(mark) :], block=True, final=final)
 
     def _emit(self, kind: type[ThoughtPiece] | type[ContentPiece], n: int) -> None:
         if n > 0:
             text, self._text = self._text[:n], self._text[n:]
             self._out.append((ContentPiece if self._raw else kind)(text))
+            self._code.add(text)
             self._fresh = self._fresh and text.isspace()
 
     def _pass(self, n: int) -> None:
@@ -128,6 +144,7 @@ class ChannelReader(PieceReader):
     def _uncalled(self, kind: Literal["thought", "content"]) -> None:
         """Read a message on as text, as its header turned out not to be that of a call."""
         self._header = MessageHeader(kind)
+        self._code.restart()
         self._out += [ContentPiece(self._mark)] if self._mark else []
         self._mark = ""
 

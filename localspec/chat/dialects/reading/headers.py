@@ -37,6 +37,8 @@ class HeaderNotation:
             length of the mark that ends a body there, 0 for none, -1 if more text is needed.
         open: returns the message that the end of a prompt has begun; None for none.
         own: marks that end a body and belong to the next header.
+        named: takes a text that begins with a mark which may end a body, and whether it is
+            complete; returns whether the mark is only named there, None if more text is needed.
         texts: all marks of headers and bodies.
     """
 
@@ -46,6 +48,7 @@ class HeaderNotation:
     open: Callable[[str], MessageHeader | None]
     texts: tuple[str, ...] = ()
     own: tuple[str, ...] = ()
+    named: Callable[[str, bool], bool | None] = lambda _text, _final: False
 
     def end_of_body(
         self, text: str, at: int, tools: KnownTools, *, final: bool

@@ -14,14 +14,12 @@ from localspec.chat.dialects.reading.answer_parts import (
     ThoughtPiece,
 )
 from localspec.chat.dialects.reading.calls import CallReader, stray_closers
+from localspec.chat.dialects.reading.code_quotes import CodeQuotes
 from localspec.chat.dialects.reading.known_tools import KnownTools, NoCall
 from localspec.chat.dialects.reading.piece_reader import PieceReader
 from localspec.chat.dialects.shapes import AnswerMarks
 
 _LEFT_OVER = re.compile(r"[\]})`\s]{0,8}")
-_FENCE = re.compile(r"\s*(`{3,}+|~{3,}+)([^`]*)")
-_TICKS = re.compile(r"(?<!`)`{1,2}(?!`)")  # around inline code; three begin a block
-_LONGEST_LINE = 4096  # characters of a line's end that are kept, to tell whether it is code
 
 
 class MarkReader(PieceReader):
@@ -48,15 +46,13 @@ class MarkReader(PieceReader):
         self._calls = CallReader(marks.calls, known)
         self._plain = marks.raw and known.known == {}  # all is content
         self._over = False  # an end mark has come
-        self._line = ""  # the text before this position on the same line
-        self._fence = ""  # what began the block of code on the lines before
         self._called = False  # this part follows a call
         self._inner: list[bool] = []  # thoughts that seem open in this one; named within a line?
         self._closed = False  # this thought is over, unless its mark comes once more
         self._thought = next(
             (pair for pair in marks.thoughts if pair[0] and prompt.rstrip().endswith(pair[0])), None
         )
-        self._ends = self._pattern(marks.ends)
+        self._code = CodeQuotes(self._pattern(marks.ends))
         self._in_content = self._pattern(self._content_marks())
 
     @property
@@ -105,7 +101,7 @@ class MarkReader(PieceReader):
             return False
         if code or mark == begin:
             if not code:
-                self._inner.append(bool(self._line.strip()))
+                self._inner.append(bool(self._code.line.strip()))
             self._emit(ThoughtPiece, len(mark))
             return True
         if mark == close:
@@ -121,7 +117,7 @@ class MarkReader(PieceReader):
         On a new line it closes none whose mark was only named within a line.
         """
         _, close = self._thought or ("", "")
-        while self._inner and self._inner[-1] and not self._line.strip():
+        while self._inner and self._inner[-1] and not self._code.line.strip():
             self._inner.pop()
         again = bool(self._inner) and self._text.find(close, len(close)) >= 0
         waits = bool(self._inner) and not again and not final
@@ -343,27 +339,10 @@ class MarkReader(PieceReader):
     def _in_code(self, mark: str, *, final: bool) -> bool | None:
         """Whether the mark at the beginning is quoted in code; None if that is not known yet.
 
-        A block of code quotes only the end of an answer, and only if it is closed later: models
-        also write calls in blocks, and end thoughts and answers inside open ones.
+        A block of code quotes only the end of an answer.
         """
-        if self._fence and mark in self._marks.ends and _fence_after(self._line, self._fence):
-            *lines, line = self._ends.sub("\n", self._text[len(mark) :]).split("\n")[1:] or [""]
-            lines += [line] if final else []
-            if not all(_fence_after(one, self._fence) for one in lines):
-                return True
-            if not final:
-                return None
-        begun = _inline_code(self._line)
-        if not begun:
-            return False
-        line, newline, _ = self._text[len(mark) :].partition("\n")
-        whole = bool(newline) or final
-        if "`" not in line:
-            return False if whole else None
-        for found in _TICKS.finditer(line):
-            if found[0] in begun and (whole or found.end() < len(line)):
-                return not line[found.start() - 1 : found.start()].isspace()
-        return False if whole else None
+        after, block = self._text[len(mark) :], mark in self._marks.ends
+        return self._code.quoted(after, block=block, final=final)
 
     def _emit(self, kind: type[ThoughtPiece] | type[ContentPiece], n: int) -> None:
         text = self._text[:n]
@@ -371,10 +350,7 @@ class MarkReader(PieceReader):
             return
         self._take(n)
         self._out.append((ContentPiece if self._marks.raw else kind)(text))
-        *lines, line = (self._line + text).split("\n")
-        for whole in lines:
-            self._fence = _fence_after(whole[-_LONGEST_LINE:], self._fence)
-        self._line = line[-_LONGEST_LINE:]
+        self._code.add(text)
         if text.strip():
             self._fresh = self._called = False
 
@@ -397,34 +373,6 @@ class MarkReader(PieceReader):
 
     def _begin_content(self, *, called: bool = False) -> None:
         self._thought, self._fresh, self._called, self._inner = None, True, called, []
-        self._line = self._fence = ""
+        self._code.restart()
         if called or not self._marks.raw:
             self._out.append(ContentPiece(""))
-
-
-def _inline_code(line: str) -> list[str]:
-    """The backticks that may begin the inline code in which a line ends.
-
-    A backtick before white space begins no code, and one after white space ends none: so a sign
-    alone, or one that begins the next code, is told from the one that closes.
-    """
-    begun: list[str] = []
-    for found in _TICKS.finditer(line):
-        if found[0] not in begun:
-            begun += [] if line[found.end() : found.end() + 1].isspace() else [found[0]]
-        elif not line[found.start() - 1 : found.start()].isspace():
-            del begun[begun.index(found[0]) :]
-    return begun
-
-
-def _fence_after(line: str, fence: str) -> str:
-    """What began the block of code that is open after a line; empty if none is open.
-
-    Args:
-        line: the whole line.
-        fence: the same, before the line.
-    """
-    found = _FENCE.fullmatch(line)
-    if found is None or (fence and (found[2].strip() or not found[1].startswith(fence))):
-        return fence
-    return "" if fence else found[1]
