@@ -93,6 +93,16 @@ def resident(process: int | None = None) -> int:
     return 0 if found is None else int(found.rss)
 
 
+def worked(process: int) -> float:
+    """Seconds for which another process has computed so far, 0 if it has ended."""
+    import psutil
+
+    with suppress(psutil.Error):
+        its = psutil.Process(process).cpu_times()
+        return float(its.user + its.system)
+    return 0.0
+
+
 def _memory_of(process: int | None = None) -> Any:
     """Psutil's memory figures of this or another process, None if it has ended."""
     import psutil

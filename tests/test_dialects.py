@@ -31,7 +31,7 @@ from localspec.chat.prompt.renderer import (
     RenderBudget,
     TemplateRenderer,
     TemplateSource,
-    TemplateUnusable,
+    TemplateStarved,
 )
 from localspec.chat.prompt.template import ChatTemplate
 from tests.fakes import END, FakeModel
@@ -839,7 +839,7 @@ def test_marks_of_thoughts_as_parts_must_read_another_one_too(
 
 def test_what_took_too_long_on_a_busy_machine_is_tried_again(renderer: TemplateRenderer) -> None:
     source = TemplateSource(PLAIN + "{# tried again #}", BOS, EOS)
-    busy = Mock(render=Mock(side_effect=TemplateUnusable("takes too long")))
+    busy = Mock(render=Mock(side_effect=TemplateStarved("takes too long")))
     assert not learnt(busy, source).known
     assert learnt(renderer, source, seconds=30).known
 

@@ -13,19 +13,27 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 from localspec.chat.conversation import Message, Role
+from localspec.chat.dialects import Dialect
 from localspec.chat.events import Noticed, TurnEnd
-from localspec.chat.prompt.renderer import RenderBudget, TemplateRenderer, TemplateSource
+from localspec.chat.prompt.renderer import (
+    RenderBudget,
+    TemplateRenderer,
+    TemplateSource,
+    TemplateStarved,
+)
 from localspec.chat.prompt.template import PLAIN_STOPS, ChatTemplate
 from localspec.engine.cancel import Cancel
 from localspec.engine.record.stats import FinishReason
 from localspec.errors import Cancelled, LocalspecError
-from tests.fakes import CHATML, FakeModel, fake_session, impatient, renderer, rounds_of
+from tests.fakes import CHATML, FakeModel, ended, fake_session, impatient, renderer, rounds_of
 from tests.support.gguf_models import Sizes, other_vocabulary, write_llama
 from tests.support.processor import worked
 
@@ -247,6 +255,55 @@ def test_a_child_that_somebody_ends_is_started_again() -> None:
             child.wait(5)
     finally:
         ours.close()
+
+
+def test_a_child_that_gets_no_processor_is_waited_for() -> None:
+    """It may be swapped out, or the machine may be busy: its template needs no more for that."""
+    ours, source = TemplateRenderer(), TemplateSource(CHATML, "", "")
+    ours.render(source, TALK, RenderBudget())
+    try:
+        assert ours._child is not None
+        child = psutil.Process(ours._child._pid)
+        child.suspend()
+        threading.Timer(0.5, child.resume).start()
+        assert ours.render(source, TALK, RenderBudget(0.25)).startswith("<|im_start|>system")
+        child.suspend()
+        with pytest.raises(TemplateStarved):
+            ours.render(source, TALK, RenderBudget(0.05))
+    finally:
+        ours.close()
+
+
+def test_a_machine_that_is_busy_once_costs_neither_template_nor_dialect(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    render = TemplateRenderer.render
+    starved = [TemplateStarved("takes too long") for _ in ("learning", "rendering")]
+
+    def at_first_starved(self: TemplateRenderer, *how: Any, **more: Any) -> str:
+        if starved:
+            raise starved.pop()
+        return render(self, *how, **more)
+
+    monkeypatch.setattr(TemplateRenderer, "render", at_first_starved)
+    answer = [*rounds_of(b"hello"), ended()]
+    model = FakeModel(chat_template=CHATML + "{# of a busy machine #}")
+    session, engine = fake_session(answer, answer, model=model)
+    for known in (False, True):
+        list(session.turn("hi", Cancel()))
+        assert not session.template.notices
+        assert model.text(engine.prompts[-1]).endswith("<|im_start|>assistant\n")
+        assert session.dialect.known is known
+    assert not starved
+
+
+def test_a_dialect_that_no_turn_learns_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    learns = Mock(return_value=Dialect())
+    monkeypatch.setattr("localspec.chat.prompt.template.learnt", learns)
+    session, _ = fake_session(*[[*rounds_of(b"hello"), ended()]] * 9)
+    for _ in range(9):
+        list(session.turn("hi", Cancel()))
+    assert learns.call_count == 4
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such signal")

@@ -23,7 +23,8 @@ import pytest
 
 from localspec.chat.advice import SamplingAdvice
 from localspec.chat.conversation import Message, Role
-from localspec.chat.events import Origin, PromptProgress, RoundText, Span, TurnEnd
+from localspec.chat.dialects import Dialect
+from localspec.chat.events import Origin, PromptProgress, RoundText, Span, TurnEnd, TurnEvent
 from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
 from localspec.engine.record.stats import FinishReason, GenerationStats
@@ -283,6 +284,24 @@ def test_a_reserved_turn_is_stopped_although_a_later_request_is_over() -> None:
     served.ask(6, m.Stop(3))
     session.gate.open()
     assert served.until(m.TurnOver, 3).said[-1].finish is FinishReason.CANCELLED
+    served.end()
+
+
+class Learning(ScriptedSession):
+    """Learns its dialect at the beginning of a turn."""
+
+    def turn(self, text: str, cancel: Cancel) -> Iterator[TurnEvent]:
+        self.dialect = Dialect(known=True)
+        yield from super().turn(text, cancel)
+
+
+def test_a_dialect_that_a_turn_has_learnt_is_told_before_its_end() -> None:
+    served = Served(lambda *_: Learning())
+    served.ask(1, m.Load(TOY))
+    assert not served.until(m.Loaded, 1).info.dialect.known
+    served.ask(2, m.Ask("first"))
+    assert served.until(m.SettingsChanged, 2).info.dialect.known
+    served.until(m.TurnOver, 2)
     served.end()
 
 

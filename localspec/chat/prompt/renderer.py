@@ -11,7 +11,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from localspec.errors import Cancelled
 _PROGRAM = Path(__file__).with_name("renderer_child.py")
 _START_S = 20.0  # for a loaded machine, or a virus scanner that checks Python first
 _STEP_S = 0.02
+_PATIENCE = 4  # how much longer than it may compute a template is waited for
 _MEMORY = 300 << 20
 _LARGEST = 1 << 20  # characters of a template; real ones have about ten thousand
 
@@ -35,15 +36,27 @@ class TemplateUnusable(Exception):
     """The template cannot be used at all; the text says why, as a clause after its name."""
 
 
+class TemplateStarved(TemplateUnusable):
+    """The machine had too little time, or no room, for the process that renders the template."""
+
+
 @dataclass(slots=True)
 class RenderBudget:
-    """The seconds that a template may still take.
+    """The seconds of a processor that a template may still take.
 
-    They are counted in steps of waiting, not by the clock, so that time in which the program was
-    suspended does not count.
+    A machine that is busy or swaps gives a template little of them, so that what is waited for it
+    is limited apart. Both are counted in steps of waiting, not by the clock, so that time in which
+    the program was suspended does not count.
+
+    Attributes:
+        waiting: the seconds for which it is still waited.
     """
 
     seconds: float = 1.5
+    waiting: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.waiting = _PATIENCE * self.seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +105,7 @@ class TemplateRenderer:
         Raises:
             TemplateRefused: the template raises an error.
             TemplateUnusable: it is not a valid template, or takes too much time, memory or output.
+            TemplateStarved: the machine was too busy to render it.
             Cancelled: `cancel` was set meanwhile.
         """
         if len(source.template) > _LARGEST:
@@ -127,12 +141,13 @@ class TemplateRenderer:
         try:
             child = self._child or self._start()
         except OSError as error:
-            raise TemplateUnusable(f"cannot be rendered ({error.strerror})") from None
+            raise TemplateStarved(f"cannot be rendered ({error.strerror})") from None
         if not child.ready:
-            if not self._wait(child.exchange, RenderBudget(_START_S), cancel):
+            said = self._wait(child.exchange, RenderBudget(_START_S / _PATIENCE), cancel)
+            if not said:
                 self.close()
-                raise TemplateUnusable("cannot be rendered (its process does not start)")
-            child.ready = True
+                raise TemplateStarved("cannot be rendered (its process does not start)")
+            child.begin(int(said))
         return child
 
     def _start(self) -> _RenderingProcess:
@@ -140,21 +155,31 @@ class TemplateRenderer:
         weakref.finalize(self, child.end)
         return child
 
+    def _worked(self) -> float:
+        """The seconds that the child has computed."""
+        return self._child.worked() if self._child is not None else 0.0
+
     def _wait(self, work: Callable[[], bytes], budget: RenderBudget, cancel: Cancel) -> bytes:
         """Return the result of `work`; kill the child if it takes too long or too much memory."""
         came: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         threading.Thread(target=lambda: came.put(work()), name="template", daemon=True).start()
+        seconds, waiting, waited, worked = budget.seconds, budget.waiting, 0.0, self._worked()
         while True:
             begun = time.monotonic()
             with suppress(queue.Empty):
                 return came.get(timeout=_STEP_S)
-            budget.seconds -= min(time.monotonic() - begun, 2 * _STEP_S)
+            waited += min(time.monotonic() - begun, 2 * _STEP_S)
+            budget.waiting = waiting - waited
+            budget.seconds = seconds - min(waited, max(0.0, self._worked() - worked))
             large = self._child is not None and self._child.resident() > _MEMORY
-            if cancel.is_set() or budget.seconds <= 0 or large:
+            if cancel.is_set() or min(budget.seconds, budget.waiting) <= 0 or large:
                 self.close()
                 if cancel.is_set():
                     raise Cancelled
-                raise TemplateUnusable("takes too much memory" if large else "takes too long")
+                if large:
+                    raise TemplateUnusable("takes too much memory")
+                why = TemplateStarved if budget.seconds > 0 else TemplateUnusable
+                raise why("takes too long")
 
 
 class _RenderingProcess:
@@ -170,6 +195,11 @@ class _RenderingProcess:
             stderr=subprocess.DEVNULL,
             creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
         )
+        self._pid = self._process.pid
+
+    def begin(self, pid: int) -> None:
+        """Note that the child is ready; on Windows a launcher may have started it as `pid`."""
+        self.ready, self._pid = True, pid
 
     def exchange(self, line: bytes = b"") -> bytes:
         """Write a line and read one; empty if the child has ended."""
@@ -185,7 +215,11 @@ class _RenderingProcess:
 
     def resident(self) -> int:
         """Resident size of the child in bytes."""
-        return machine.resident(self._process.pid)
+        return machine.resident(self._pid)
+
+    def worked(self) -> float:
+        """The seconds that the child has computed."""
+        return machine.worked(self._pid)
 
     def end(self) -> None:
         """Kill the child."""

@@ -184,11 +184,11 @@ def serve(requests: Iterable[bytes], replies: BinaryIO) -> None:
 
 
 def main() -> None:
-    """Announce that the process is ready, and serve."""
+    """Announce the id of this process, which is ready, and serve."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl+C
     if resource is not None:
         limit("RLIMIT_CORE", 0)
-    sys.stdout.buffer.write(b"{}\n")
+    sys.stdout.buffer.write(b"%d\n" % os.getpid())
     sys.stdout.buffer.flush()
     serve(sys.stdin.buffer, sys.stdout.buffer)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from localspec.chat.prompt.renderer import (
     TemplateRefused,
     TemplateRenderer,
     TemplateSource,
+    TemplateStarved,
     TemplateUnusable,
 )
 from localspec.engine.cancel import Cancel
@@ -31,6 +34,7 @@ from localspec.engine.llama import Model
 from localspec.errors import LocalspecError
 
 PLAIN_STOPS = ("\nUser:",)
+_TRIES = 4  # to learn a dialect: a machine may stay too busy
 
 # If a message contains the text of a mark, one of these private-use characters replaces it until
 # the rendered text has been split into marks and plain text.
@@ -79,6 +83,7 @@ class ChatTemplate:
             self._source = TemplateSource(self._written, bos, eos)
         self.marks = ControlTokens(model, self._written)
         self._dialect: Dialect | None = None
+        self._tries = 0  # to learn it
         self._pieces: dict[int, bytes] = {}
 
     def close(self) -> None:
@@ -144,8 +149,13 @@ class ChatTemplate:
     ) -> str:
         """The template's text of guarded messages, or the plain transcript."""
         if self._source is not None:
+            arranged = partial(self._arranged, self._source, guarded, cancel)
+            seen, budget = self._guarded(variables), RenderBudget()
             try:
-                return self._arranged(self._source, guarded, cancel, self._guarded(variables))
+                with suppress(TemplateStarved):
+                    return arranged(seen, budget=budget)
+                # Once more, in a new process, with what is left to compute.
+                return arranged(seen, budget=RenderBudget(budget.seconds))
             except TemplateUnusable as error:
                 if not give_up:
                     raise LocalspecError(
@@ -160,10 +170,11 @@ class ChatTemplate:
         guarded: list[Message],
         cancel: Cancel | None,
         variables: Mapping[str, Any],
+        *,
+        budget: RenderBudget,
     ) -> str:
         """The text of the first arrangement of the messages that the template accepts."""
-        refusal, budget = "", RenderBudget()
-        lost, folded = False, fold_system(guarded)
+        refusal, lost, folded = "", False, fold_system(guarded)
         ways = [guarded, folded, merge_neighbours(guarded), merge_neighbours(folded)]
         tries = [(arranged, variables) for arranged in (*ways, *map(in_parts, ways))]
         tries += [(arranged, _whole_tools(variables)) for arranged in ways]
@@ -216,11 +227,27 @@ class ChatTemplate:
             Cancelled: the renderer's flag was set meanwhile.
         """
         if self._dialect is None:
-            source = self._source
-            self._dialect = (
-                learnt(self._renderer, source, folder=self._dialects) if source else Dialect()
-            ).without_ends(self._ends_generation)
+            self._dialect = self._learnt(None)
         return self._dialect
+
+    def learn_again(self, cancel: Cancel) -> None:
+        """Before a turn, learn the dialect if that was not possible, as on a busy machine.
+
+        After some turns it is given up.
+
+        Raises:
+            Cancelled: `cancel` was set meanwhile.
+        """
+        if self._dialect is not None and not self._dialect.known and self._tries < _TRIES:
+            self._dialect = self._learnt(cancel)
+            self._pieces.clear()  # they depend on which marks it has
+
+    def _learnt(self, cancel: Cancel | None) -> Dialect:
+        self._tries += 1
+        if self._source is None:
+            return Dialect()
+        found = learnt(self._renderer, self._source, folder=self._dialects, cancel=cancel)
+        return found.without_ends(self._ends_generation)
 
     def _ends_generation(self, text: str) -> bool:
         """Whether `text` begins with a token that ends generation, and so is in no answer."""

@@ -35,8 +35,10 @@ from localspec.chat.prompt.renderer import (
     RenderBudget,
     TemplateRenderer,
     TemplateSource,
+    TemplateStarved,
     TemplateUnusable,
 )
+from localspec.engine.cancel import Cancel
 from localspec.engine.common_prefix import common_prefix
 
 _SECONDS = 2.0
@@ -65,33 +67,38 @@ def learnt(
     source: TemplateSource,
     seconds: float = _SECONDS,
     folder: Path | None = None,
+    *,
+    cancel: Cancel | None = None,
 ) -> Dialect:
     """Learn from a template how its model writes; a dialect that is not `known` if nothing can be.
 
     What one rendering teaches must read another one correctly, or it is dropped. Each template is
-    learnt once; one that could not be rendered in time is tried again the next time.
+    learnt once; one that the machine was too busy to render is tried again the next time.
 
     Args:
         renderer: renders the template.
         source: the template.
         seconds: limit for all renderings together.
         folder: stores what was learnt; None keeps it in this process only.
+        cancel: stops the renderings; None for the flag of `renderer`.
 
     Raises:
-        Cancelled: the flag of `renderer` was set meanwhile.
+        Cancelled: the flag was set meanwhile.
     """
     known = _known()
     found = known.get(source)
     if found is None and folder is not None:
         found = dialect_store.recall(folder, source)
     if found is None:
-        writer = TurnWriter(renderer, source, RenderBudget(seconds))
+        writer = TurnWriter(renderer, source, RenderBudget(seconds), cancel)
         try:
             found = _Learner(writer, source.template).dialect()
-        except TemplateUnusable:  # not kept: the machine may only be busy
+            if folder is not None:
+                dialect_store.keep(folder, source, found)
+        except TemplateStarved:
             return Dialect()
-        if folder is not None:
-            dialect_store.keep(folder, source, found)
+        except TemplateUnusable:  # in this process; another machine may be faster
+            found = Dialect()
     known[source] = found
     return found
 

@@ -15,6 +15,7 @@ from localspec.chat.prompt.renderer import (
     TemplateRenderer,
     TemplateSource,
 )
+from localspec.engine.cancel import Cancel
 
 TurnData = dict[str, Any]
 
@@ -94,12 +95,14 @@ class TurnWriter:
     """Renders turns, within one budget for all.
 
     Attributes:
+        cancel: stops them; None for the flag of the renderer.
         on: variables with common names that switch thoughts on.
     """
 
     renderer: TemplateRenderer
     source: TemplateSource
     budget: RenderBudget
+    cancel: Cancel | None = None
     on: TurnData = field(default_factory=lambda: {"enable_thinking": True, "thinking": True})
     _known: dict[str, str | None] = field(default_factory=dict)
 
@@ -164,7 +167,9 @@ class TurnWriter:
         key = json.dumps([[message.more for message in messages], variables])
         if key not in self._known:
             try:
-                text = self.renderer.render(self.source, messages, self.budget, None, variables)
+                text = self.renderer.render(
+                    self.source, messages, self.budget, self.cancel, variables
+                )
             except TemplateRefused:
                 text = None
             self._known[key] = text
