@@ -18,7 +18,7 @@ from unittest.mock import Mock
 import pytest
 
 from localspec.chat.conversation import Message, Role
-from localspec.chat.dialects import AnswerReading, Call, Dialect
+from localspec.chat.dialects import AnswerReading, Call, ContentPiece, Dialect
 from localspec.chat.dialects.learning import dialect_store, learner
 from localspec.chat.dialects.learning.learner import learnt
 from localspec.chat.dialects.marks import trimmed_end, trimmed_start
@@ -697,6 +697,30 @@ def test_marks_of_channels_that_are_only_named_are_text(text: str) -> None:
         want = AnswerReading(thought, said)
         raw = f"<|channel|>analysis<|message|>{thought}{final}{said}"
         assert in_pieces(dialect, raw, None, "", each) == dialect.read(raw) == want
+
+
+LEFT_OPEN = ("Let me write:\n```\nx = 1", "So I call `foo")
+AFTER_CODE = ("Use:\n```\nx = 1\n```\nDone.", "`bar` is it.")
+HEADERS = {
+    OSS: ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
+    "muse-glimmer": ("to=self<|message|>", "<|eom|><|start|>assistant to=user<|message|>"),
+}
+
+
+@needs_templates
+@pytest.mark.parametrize("thought", LEFT_OPEN)
+@pytest.mark.parametrize("said", AFTER_CODE)
+@pytest.mark.parametrize("name", HEADERS)
+def test_a_header_ends_code_that_a_thought_has_left_open(
+    name: str, said: str, thought: str
+) -> None:
+    dialect, (begin, header) = dialect_of(name), HEADERS[name]
+    want = AnswerReading(thought, said)
+    each: Any = Mock(choice=Mock(return_value=1))
+    for rng in (each, *map(random.Random, range(5))):
+        assert in_pieces(dialect, begin + thought + header + said, None, "", rng) == want
+    pieces = dialect.reader().feed(begin + thought + header + "So ")
+    assert ContentPiece("So") in list(pieces)
 
 
 @needs_templates

@@ -101,6 +101,7 @@ HEADERS = HeaderNotation(
     stop_at=partial(closing, _ENDS),
     open=_open,
     own=(_START, _CHANNEL),
+    message=_MESSAGE,
     named=_named,
     texts=(*_ENDS, _START, _CHANNEL, _MESSAGE, _CONSTRAIN),
 )

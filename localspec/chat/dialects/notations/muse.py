@@ -64,5 +64,6 @@ HEADERS = HeaderNotation(
     stop_at=partial(closing, _ENDS),
     open=_open,
     own=(_START,),
+    message=_MESSAGE,
     texts=(*_ENDS, _START, _MESSAGE),
 )

@@ -125,7 +125,15 @@ class ChannelReader(PieceReader):
         named = self._how.named(self._text, final)
         if named is not False:
             return named
-        return self._code.quoted(self._text[len(mark) :], block=True, final=final)
+        after, message = self._text[len(mark) :], self._how.message
+        if message:  # a whole header ends code that a message has left open
+            text = self._text if mark in self._how.own else after
+            found = self._how.read(text, self._tools, True, final)
+            if found is None:
+                return False if final else None
+            if text[: found[1]].endswith(message):
+                return False
+        return self._code.quoted(after, block=True, final=final)
 
     def _emit(self, kind: type[ThoughtPiece] | type[ContentPiece], n: int) -> None:
         if n > 0:

@@ -40,6 +40,7 @@ class HeaderNotation:
         named: takes a text that begins with a mark which may end a body, and whether it is
             complete; returns whether the mark is only named there, None if more text is needed.
         texts: all marks of headers and bodies.
+        message: the mark that ends a header; empty for none.
     """
 
     stops: tuple[str, ...]
@@ -48,6 +49,7 @@ class HeaderNotation:
     open: Callable[[str], MessageHeader | None]
     texts: tuple[str, ...] = ()
     own: tuple[str, ...] = ()
+    message: str = ""
     named: Callable[[str, bool], bool | None] = lambda _text, _final: False
 
     def end_of_body(
