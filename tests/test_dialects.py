@@ -699,6 +699,22 @@ def test_marks_of_channels_that_are_only_named_are_text(text: str) -> None:
         assert in_pieces(dialect, raw, None, "", each) == dialect.read(raw) == want
 
 
+@needs_templates
+@pytest.mark.parametrize(
+    "said", ["**Yes**", '{"a": 1}', "- one", "\nYes", "Yes", "(b)", "[1]", "é"]
+)
+@pytest.mark.parametrize(
+    "header", ["", "<|message|>", "\nassistant<|channel|>final<|message|>", "assistant<|message|>"]
+)
+def test_text_may_follow_the_end_of_a_thought_at_once(header: str, said: str) -> None:
+    dialect, want = dialect_of(OSS), AnswerReading("a", said.strip())
+    raw = f"<|channel|>analysis<|message|>a<|end|>{header}{said}"
+    assert dialect.read(raw) == want
+    each: Any = Mock(choice=Mock(return_value=1))
+    for rng in (each, *map(random.Random, range(5))):
+        assert in_pieces(dialect, raw, None, "", rng) == want
+
+
 LEFT_OPEN = ("Let me write:\n```\nx = 1", "So I call `foo")
 AFTER_CODE = ("Use:\n```\nx = 1\n```\nDone.", "`bar` is it.")
 HEADERS = {

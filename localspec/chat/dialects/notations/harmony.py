@@ -14,11 +14,13 @@ from localspec.chat.dialects.reading.known_tools import KnownTools
 
 _START, _CHANNEL, _MESSAGE, _CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 _ENDS = ("<|end|>", "<|return|>", "<|call|>")
-# What follows a mark that begins a header. One that ends a message precedes these, or a recipient.
+# What follows a mark that begins a header.
 _FOLLOWING = {
     _START: ("assistant", "to=", _CHANNEL, _MESSAGE),
     _CHANNEL: ("analysis", "commentary", "final"),
 }
+_HEADER = (*_FOLLOWING, _MESSAGE, "to=", "assistant")  # what follows one that ends a message
+_AFTER_NAME = " \t.,;:!?)'\"`"
 _TO = r"to=(?P<{}>[^\s<]+)"
 # A header, perhaps incomplete: role, recipient, channel, recipient, content type of the body. Some
 # headers repeat the channel after the recipient, or name the tool as the content type.
@@ -78,14 +80,14 @@ def _sorted(found: re.Match[str], tools: KnownTools) -> MessageHeader | None:
 def _named(text: str, final: bool) -> bool | None:
     mark = next(one for one in (*_ENDS, *_FOLLOWING) if text.startswith(one))
     after, begins = text[len(mark) :], mark in _FOLLOWING
-    rest, following = after.lstrip(), _FOLLOWING.get(mark, (*_FOLLOWING, "to="))
+    rest, following = after.lstrip(), _FOLLOWING.get(mark, _HEADER)
     if rest.startswith(following):
         header = not begins and rest.startswith(tuple(_FOLLOWING))
         return _named(rest, final) if header else False
     if any(one.startswith(rest) for one in following):
         return False if final else None
-    # Where a header is missing, its text follows at once; after a name comes a blank or a sign.
-    return begins or not after[0].isalnum()
+    # Where a header is missing, its text follows at once, or on another line.
+    return begins or after[0] in _AFTER_NAME
 
 
 def _open(prompt: str) -> MessageHeader | None:
