@@ -29,7 +29,14 @@ from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
 from localspec.engine.record.stats import FinishReason, GenerationStats
 from localspec.engine.round.params import Accept, SamplingParams
-from localspec.errors import Cancelled, EngineDied, EngineError, OutOfMemory, UsageError
+from localspec.errors import (
+    Cancelled,
+    EngineDied,
+    EngineError,
+    OutOfMemory,
+    PromptTooLong,
+    UsageError,
+)
 from localspec.loading.load_request import LoadRequest
 from localspec.process import messages as m
 from localspec.process.channel import Channel
@@ -288,15 +295,16 @@ def test_a_reserved_turn_is_stopped_although_a_later_request_is_over() -> None:
 
 
 class Learning(ScriptedSession):
-    """Learns its dialect at the beginning of a turn."""
+    """Learns its dialect in a turn."""
 
     def turn(self, text: str, cancel: Cancel) -> Iterator[TurnEvent]:
         self.dialect = Dialect(known=True)
         yield from super().turn(text, cancel)
 
 
-def test_a_dialect_that_a_turn_has_learnt_is_told_before_its_end() -> None:
-    served = Served(lambda *_: Learning())
+@pytest.mark.parametrize("answer", ["The sky is blue.", PromptTooLong("too long"), Cancelled()])
+def test_a_dialect_that_a_turn_has_learnt_is_told_before_its_end(answer: str | Exception) -> None:
+    served = Served(lambda *_: Learning([answer]))
     served.ask(1, m.Load(TOY))
     assert not served.until(m.Loaded, 1).info.dialect.known
     served.ask(2, m.Ask("first"))

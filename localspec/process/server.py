@@ -340,12 +340,14 @@ class EngineServer:
             if earlier is not None:
                 session.open(earlier)
             known[:], dialect = session.messages, session.dialect
-            with self._telling_figures(tell):
-                for event in begin(session):
-                    tell(m.TurnReported(event))
-            if session.dialect != dialect:  # learnt at the beginning of this turn
-                with self._in_use:
-                    tell(m.SettingsChanged(self._info()))
+            try:
+                with self._telling_figures(tell):
+                    for event in begin(session):
+                        tell(m.TurnReported(event))
+            finally:
+                if session.dialect != dialect:  # learnt in this turn
+                    with self._in_use:
+                        tell(m.SettingsChanged(self._info()))
 
         error = self._attempt(turn)
         self._late_drafts.answered = True
