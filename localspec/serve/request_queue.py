@@ -333,10 +333,8 @@ class RequestQueue:
             case m.LoadFailed(_, info) if info is not None and self._switching:
                 self._not_switched()
                 self._next()
-            case m.LoadFailed(error):
+            case m.LoadFailed(error) | m.Died(error):
                 self._lost(error.exception() if error else Cancelled())
-            case m.Died(error):
-                self._lost(error.exception())
 
     def _lost(self, error: Exception) -> None:
         """The engine is gone: tell the running job why, and start another engine."""
