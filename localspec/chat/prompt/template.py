@@ -31,10 +31,10 @@ from localspec.chat.prompt.renderer import (
 )
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Model
-from localspec.errors import LocalspecError
+from localspec.errors import Cancelled, LocalspecError
 
 PLAIN_STOPS = ("\nUser:",)
-_TRIES = 4  # to learn a dialect: a machine may stay too busy
+_TRIES = 3  # to learn a dialect again: a machine may stay too busy
 
 # If a message contains the text of a mark, one of these private-use characters replaces it until
 # the rendered text has been split into marks and plain text.
@@ -83,7 +83,7 @@ class ChatTemplate:
             self._source = TemplateSource(self._written, bos, eos)
         self.marks = ControlTokens(model, self._written)
         self._dialect: Dialect | None = None
-        self._tries = 0  # to learn it
+        self._tries = 0  # to learn it again
         self._pieces: dict[int, bytes] = {}
 
     def close(self) -> None:
@@ -231,19 +231,15 @@ class ChatTemplate:
         return self._dialect
 
     def learn_again(self, cancel: Cancel) -> None:
-        """Before a turn, learn the dialect if that was not possible, as on a busy machine.
-
-        After some turns it is given up.
-
-        Raises:
-            Cancelled: `cancel` was set meanwhile.
-        """
-        if self._dialect is not None and not self._dialect.known and self._tries < _TRIES:
+        """As `Session.learn_again`: a prompt and its answer need the same dialect."""
+        if self._dialect is None or self._dialect.known or self._tries == _TRIES:
+            return
+        with suppress(Cancelled):
             self._dialect = self._learnt(cancel)
+            self._tries += 1
             self._pieces.clear()  # they depend on which marks it has
 
     def _learnt(self, cancel: Cancel | None) -> Dialect:
-        self._tries += 1
         if self._source is None:
             return Dialect()
         found = learnt(self._renderer, self._source, folder=self._dialects, cancel=cancel)

@@ -75,7 +75,6 @@ class Completions:
         if not asked.count_only:
             self._check_grammar(asked.settings.grammar)
         if asked.messages:
-            template.learn_again(cancel)
             text, opening = self._rendered(asked, cancel)
             yield from map(Noticed, template.notices[noticed:])
             if asked.count_only:  # nothing is learnt for a later turn

@@ -144,7 +144,6 @@ class Turns:
         begun, settings = perf_counter(), replace(self._drafting.settings, **changes)
         left_out, known = self._prompt.window.left_out, len(self._template.notices)
         try:
-            self._template.learn_again(cancel)
             prompt = self._prompt.ids(asked, settings, cancel, roomy=roomy)
         except Cancelled:
             prompt = None
