@@ -22,12 +22,14 @@ from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects import Dialect
+from localspec.chat.dialects.learning.learner import learnt
 from localspec.chat.events import Noticed, TurnEnd
 from localspec.chat.prompt.renderer import (
     RenderBudget,
     TemplateRenderer,
     TemplateSource,
     TemplateStarved,
+    _RenderingProcess,
 )
 from localspec.chat.prompt.template import PLAIN_STOPS, ChatTemplate
 from localspec.engine.cancel import Cancel
@@ -270,6 +272,45 @@ def test_a_child_that_gets_no_processor_is_waited_for() -> None:
         child.suspend()
         with pytest.raises(TemplateStarved):
             ours.render(source, TALK, RenderBudget(0.05))
+    finally:
+        ours.close()
+
+
+def test_a_process_that_starts_slowly_is_not_the_templates_doing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Computing or not, all of its time is waited for."""
+    exchange = _RenderingProcess.exchange
+
+    def slow(self: _RenderingProcess, line: bytes = b"") -> bytes:
+        time.sleep(0 if line else 1)
+        return exchange(self, line)
+
+    monkeypatch.setattr(_RenderingProcess, "worked", lambda _self: time.perf_counter())
+    monkeypatch.setattr(_RenderingProcess, "exchange", slow)
+    ours, source = TemplateRenderer(), TemplateSource(CHATML, "", "")
+    try:
+        monkeypatch.setattr("localspec.chat.prompt.renderer._START_S", 0.3)
+        with pytest.raises(TemplateStarved):
+            ours.render(source, TALK, RenderBudget())
+        monkeypatch.setattr("localspec.chat.prompt.renderer._START_S", 3.0)
+        assert ours.render(source, TALK, RenderBudget(5)).startswith("<|im_start|>system")
+    finally:
+        ours.close()
+
+
+def test_a_process_that_is_ended_again_is_not_the_templates_doing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A system that is short of memory ends one after the other."""
+    ours, source = TemplateRenderer(), TemplateSource(CHATML + "{# of a full one #}", "", "")
+    try:
+        with monkeypatch.context() as full:
+            full.setattr(_RenderingProcess, "exchange", lambda _self, *line: b"" if line else b"1")
+            with pytest.raises(TemplateStarved):
+                ours.render(source, TALK, RenderBudget())
+            assert not learnt(ours, source).known
+        assert learnt(ours, source, seconds=30).known
     finally:
         ours.close()
 

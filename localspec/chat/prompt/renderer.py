@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import queue
 import subprocess
 import sys
@@ -37,7 +38,7 @@ class TemplateUnusable(Exception):
 
 
 class TemplateStarved(TemplateUnusable):
-    """The machine had too little time, or no room, for the process that renders the template."""
+    """The machine may have had no time, or no room, for the process that renders the template."""
 
 
 @dataclass(slots=True)
@@ -49,14 +50,14 @@ class RenderBudget:
     the program was suspended does not count.
 
     Attributes:
-        waiting: the seconds for which it is still waited.
+        waiting: the seconds for which it is still waited; by default, longer than the others.
     """
 
     seconds: float = 1.5
-    waiting: float = field(init=False)
+    waiting: float = field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
-        self.waiting = _PATIENCE * self.seconds
+        self.waiting = self.waiting or _PATIENCE * self.seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,7 @@ class TemplateRenderer:
                 found: dict[str, str] = json.loads(answer)
                 return found
             self.close()
-        raise TemplateUnusable("ends the process that renders it")
+        raise TemplateStarved("ends the process that renders it")  # as a full memory does
 
     def _running(self, cancel: Cancel) -> _RenderingProcess:
         """The child, ready for a request; started if necessary."""
@@ -143,7 +144,8 @@ class TemplateRenderer:
         except OSError as error:
             raise TemplateStarved(f"cannot be rendered ({error.strerror})") from None
         if not child.ready:
-            said = self._wait(child.exchange, RenderBudget(_START_S / _PATIENCE), cancel)
+            budget = RenderBudget(math.inf, waiting=_START_S)  # not what a template takes
+            said = self._wait(child.exchange, budget, cancel)
             if not said:
                 self.close()
                 raise TemplateStarved("cannot be rendered (its process does not start)")
