@@ -23,7 +23,6 @@ PACKAGE = Path(__file__).parent.parent / "localspec"
 # Inside the engine: what decides knows neither llama.cpp nor what runs it.
 PURE = (
     *("engine/cancel", "engine/common_prefix", "engine/exact_ids"),
-    "engine/after_thought",
     *("engine/drafters/lookup", "engine/drafters/past_texts"),
     *("engine/round/params", "engine/round/sampling", "engine/round/noise"),
     "engine/round/prompt_steps",

@@ -49,10 +49,9 @@ from localspec.chat.settings import AnswerRequest, ChatSettings
 from localspec.chat.states.cached_prefixes import CachedPrefixes
 from localspec.cli.answers.serve import _keys, _rules, _welcome
 from localspec.cli.subcommands import cli
-from localspec.engine.after_thought import AfterThought
 from localspec.engine.cancel import Cancel
 from localspec.engine.grammars import guidance, lark
-from localspec.engine.grammars.constraint import Anything, Awaited
+from localspec.engine.grammars.constraint import AfterThought, Anything, Awaited
 from localspec.engine.grammars.grammar_reader import GrammarReader, require_grammar
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.llama.grammar import LlamaGrammar

@@ -17,10 +17,15 @@ from localspec.chat.session.pair import LoadedPair
 from localspec.chat.settings import ChatSettings
 from localspec.chat.states.cached_prefixes import StoredPrefix
 from localspec.chat.states.past_conversations import PastStore
-from localspec.engine.after_thought import AfterThought
 from localspec.engine.cancel import Cancel
 from localspec.engine.drafters.past_texts import Past
-from localspec.engine.grammars.constraint import Anything, Awaited, Budgeted, Constraint
+from localspec.engine.grammars.constraint import (
+    AfterThought,
+    Anything,
+    Awaited,
+    Budgeted,
+    Constraint,
+)
 from localspec.engine.grammars.grammar_reader import GrammarReader
 from localspec.engine.length.cost import Costs
 from localspec.engine.record.stats import FinishReason, GenerationStats, Prefill, Round

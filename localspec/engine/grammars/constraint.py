@@ -75,6 +75,41 @@ class Awaited:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class AfterThought:
+    """A constraint for a text that may begin with a thought.
+
+    Attributes:
+        then: holds unless a thought begins.
+        thinking: holds from its beginning on.
+        begin: the mark that begins it, at the beginning of the text or after blanks.
+        vocabulary: of the tokens.
+        end: what was written so far, which may become that mark.
+    """
+
+    then: Constraint
+    thinking: Constraint
+    begin: bytes
+    vocabulary: Vocabulary
+    end: bytes = b""
+
+    def allowed(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of `ids` (k,) may come next: (k,)."""
+        return self.then.allowed(ids)
+
+    def after(self, token: int) -> Constraint:
+        """The state after `token`.
+
+        Raises:
+            EngineError: `token` is not allowed.
+        """
+        text = (self.end + self.vocabulary.piece(token, special=True)).lstrip()
+        if text.startswith(self.begin):
+            return self.thinking
+        then = self.then.after(token)
+        return replace(self, then=then, end=text) if self.begin.startswith(text) else then
+
+
 class Anything:
     """Allows every token."""
 
