@@ -125,9 +125,11 @@ class Training:
                 cancel.check()
                 started = time.monotonic()
                 self._step()
+                stepped = time.monotonic()
+                self._count(stepped - started)
                 if now.step % every == 0 or now.step == self.steps:
                     self._judge(write)
-                self._count(time.monotonic() - started)
+                    now.seconds += time.monotonic() - stepped
                 progress(self._words(), now.step / self.steps)
                 if (began := time.monotonic()) > due:
                     self.save()
