@@ -312,18 +312,35 @@ def test_a_card_that_reports_more_than_it_has_is_full(
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "total", "own"),
+    ("system", "kind", "name", "total", "told", "own"),
     [
-        (2, "Vulkan0", 112, 80),
-        (2, "Vulkan0", 32, 0),  # all that it may take is main memory
-        (2, "CUDA0", 33, 0),  # a part that the kernel keeps is counted, too
-        (1, "CUDA0", 112, 0),
-        (2, "RPC0", 112, 0),
+        ("win32", 2, "Vulkan0", 112, None, 80),
+        ("linux", 2, "Vulkan0", 112, 96, 80),
+        ("linux", 2, "Vulkan0", 201, 96, 96),  # more main memory than there is
+        ("linux", 2, "Vulkan0", 112, None, 0),  # a container knows of less main memory
+        ("linux", 2, "Vulkan0", 32, 1, 0),  # all that it may take is main memory
+        ("win32", 2, "CUDA0", 33, None, 0),  # a part that the kernel keeps is counted, too
+        ("win32", 1, "CUDA0", 112, None, 0),
+        ("win32", 2, "RPC0", 112, None, 0),
     ],
 )
 def test_what_a_chip_has_beyond_the_machine_s_memory_is_its_own(
-    kind: int, name: str, total: int, own: int, monkeypatch: pytest.MonkeyPatch
+    *,
+    system: str,
+    kind: int,
+    name: str,
+    total: int,
+    told: int | None,
+    own: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if told is not None:
+        (tmp_path / "card1" / "device").mkdir(parents=True)
+        (tmp_path / "card1" / "device" / "mem_info_vram_total").write_text(f"{told << 30}\n")
+    monkeypatch.setattr(hardware, "_CARDS", tmp_path)
+    monkeypatch.setattr(sys, "platform", system)
+
     def memory(_device: int, free: Any, whole: Any) -> None:
         free._obj.value, whole._obj.value = total << 30, total << 30
 

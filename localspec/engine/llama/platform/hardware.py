@@ -70,6 +70,7 @@ _FUNCTIONS: dict[str, dict[str, Any]] = {  # by library: argument types and resu
 _CORE: Final = 0  # RelationProcessorCore
 _RECORD: Final = struct.Struct("<IIBB")  # SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX
 _LITTLE: Final = 0.75  # of the fastest core's capacity
+_CARDS: Final = Path("/sys/class/drm")
 _LEAST_OWN: Final = 1 / 16  # of the machine's memory; drivers may count what the kernel keeps
 _COMPILERS: Final = {  # by name: a mark, and what follows it up to the version
     "Clang": (b"clang version ", re.compile(rb"([\d.]+)")),
@@ -146,11 +147,15 @@ def devices() -> tuple[DeviceMemory, ...]:
 def _set_apart(total: int) -> int:
     """Bytes of an integrated GPU's `total` that the machine's memory does not count.
 
-    A driver counts what the BIOS sets apart for the GPU, and the main memory that it may take as
-    well, all of it at most: what it counts beyond all of it is set apart.
+    A driver counts what the BIOS sets apart for the GPU, and main memory that it may take as well:
+    what it counts beyond all of that is set apart. Linux lets it count more main memory than there
+    is (`amdgpu.gttsize`), but tells what is set apart.
     """
     main = physical()
     own = total - main
+    if sys.platform == "linux":
+        told = (text_of(path) for path in _CARDS.glob("card*/device/mem_info_vram_total"))
+        own = min(own, max((int(each) for each in told if each.isdecimal()), default=0))
     return own if own > _LEAST_OWN * main else 0
 
 
