@@ -294,6 +294,32 @@ def test_an_answer_that_names_the_marks_of_thoughts_arrives_whole(
         assert "Hm 7." not in text
 
 
+@pytest.mark.parametrize("name", [name for name in SPLITS if name in templates()])
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ("<think>The mark `</think>` closes. So 7.</think>Answer", "Answer"),
+        ("Hm 7.</think>Answer", "Answer"),
+        ("\nHm 7.\n</think>\n\nAnswer", "Answer"),
+        ("A </think> closes 7, as Answer", "A </think> closes 7, as Answer"),
+        ("`</think>` closes 7, as Answer", "`</think>` closes 7, as Answer"),
+    ],
+)
+def test_templates_find_the_thought_that_the_reader_finds(
+    by_hand: Model, name: str, answer: str, told: str
+) -> None:
+    models: tuple[Any, ...] = (by_hand, FakeModel())
+    for model in models:
+        chat = ChatTemplate(model, renderer(), templates()[name])
+        talk = [Message(Role.USER, "hi"), Message(Role.ASSISTANT, answer)]
+        ids = chat.tokenize(chat.render([*talk, Message(Role.USER, "more")]))
+        text = b"".join(model.piece(token, special=True) for token in ids).decode()
+        begun, _, after = text.partition(told)
+        assert after
+        assert "7" not in begun + after
+        assert "`</think>" not in begun
+
+
 def test_a_long_text_of_marks_is_tokenised_soon(by_hand: Model) -> None:
     chat = ChatTemplate(by_hand, renderer(), CHATML)
     for text in ("<|ask|>" * 2_000, "<|a" * 2_000 + "sk|>" * 2_000):

@@ -73,7 +73,7 @@ def test_an_answer_that_is_trimmed_keeps_the_ids_before_the_white_space() -> Non
 def test_rewritten_history_is_tokenised_again_from_the_last_prompt_on() -> None:
     talk = Talk(FORGETTING)
     first = talk.ask("hi")
-    talk.answer([*b"<think>hm</think>", *ODD_HELLO])
+    talk.answer([*b"hm</think>", *ODD_HELLO])
     second = talk.ask("more")
     assert second[: len(first)] == first
     assert second == talk.fresh()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from localspec.engine.common_prefix import common_prefix
 
+# A mark before one of these is only named: text that a mark divides off begins otherwise.
+AFTER_NAME = " \t.,;:!?)'\"`"
 _OPENING, _CLOSING = "<[◁⟨«⟦【《〈", ">]▷⟩»⟧】》〉"
 _SMALL = "_.,-'\""
 

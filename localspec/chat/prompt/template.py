@@ -19,6 +19,7 @@ from localspec.chat.conversation import (
 )
 from localspec.chat.dialects import Dialect
 from localspec.chat.dialects.learning.learner import learnt
+from localspec.chat.dialects.marks import AFTER_NAME
 from localspec.chat.dialects.shapes import told_thought
 from localspec.chat.prompt.control_tokens import ControlTokens
 from localspec.chat.prompt.renderer import (
@@ -272,19 +273,22 @@ class ChatTemplate:
         """
         marks = self.dialect.marks
         pairs = marks.thoughts if marks.speech == "marks" else ()
-        begun, thought = text.lstrip(), ""
-        pair = next((pair for pair in pairs if begun.startswith(pair)), None)
-        if pair is not None:
-            before, close, text = text.partition(pair[1])
-            thought = self._guard(before + close, kept=set(pair))
-        return thought + self._guard(text, named={mark for one in pairs for mark in one if mark})
+        named, begun = {mark for one in pairs for mark in one if mark}, text.lstrip()
+        pair = next((one for one in pairs if begun.startswith(one) or _unopened(text, *one)), None)
+        if pair is None:
+            return self._guard(text, named)
+        begin, close = pair
+        within = (self.dialect.said(text).thought or "").count(close)  # these are named there
+        parts = begun.removeprefix(begin).split(close, within + 1)
+        thought, said = (close.join(some) for some in (parts[: within + 1], parts[within + 1 :]))
+        kept = begin if begun.startswith(begin) else "", close if len(parts) > within + 1 else ""
+        lead = text[: len(text) - len(begun)] + kept[0]
+        return lead + self._guard(thought, named) + kept[1] + self._guard(said, named)
 
-    def _guard(
-        self, text: str, *, kept: Set[str] = frozenset(), named: Set[str] = frozenset()
-    ) -> str:
+    def _guard(self, text: str, named: Set[str] = frozenset()) -> str:
         if taken := sorted(char for char in set(text) if ord(char) in _GUARDS):
             text = text.translate({ord(char): self._stand_in(char) for char in taken})
-        while marks := (self.marks.within(text) | {one for one in named if one in text}) - kept:
+        while marks := self.marks.within(text) | {one for one in named if one in text}:
             for mark in sorted(marks):
                 text = text.replace(mark, self._stand_in(mark))
         return text
@@ -359,6 +363,12 @@ class ChatTemplate:
     def _notice(self, text: str) -> None:
         if text not in self.notices:
             self.notices.append(text)
+
+
+def _unopened(answer: str, begin: str, close: str) -> bool:
+    """Whether an answer has the end of a thought alone, as from servers that leave its mark out."""
+    after = answer.partition(close)[2]
+    return begin not in answer and answer.count(close) == 1 and after[:1] not in AFTER_NAME
 
 
 def _whole_tools(variables: Mapping[str, Any]) -> dict[str, Any]:
