@@ -139,9 +139,12 @@ def test_an_answer_by_a_schema_follows_the_thought(toy_target: Path) -> None:
     assert json.loads(said.content or "") == {"a": 1}
 
 
-@pytest.mark.parametrize("thought", ["", "\n<think>I may <tool_call> there.</think>\n"])
+@pytest.mark.parametrize(
+    ("thought", "over"),
+    [("", True), ("\n<think>I may <tool_call> there.</think>\n", True), ("<think>", False)],
+)
 def test_a_call_that_is_named_in_a_thought_of_the_models_own_is_none(
-    toy_target: Path, thought: str
+    toy_target: Path, thought: str, over: bool
 ) -> None:
     """Where no prompt opened the thought, it was held to the grammar of calls."""
     with contextlib.closing(loaded(toy_target, chat_template=CHATML)) as session:
@@ -152,7 +155,7 @@ def test_a_call_that_is_named_in_a_thought_of_the_models_own_is_none(
         assert state is not None
         model = session.pair.target.model
         ids = np.arange(model.n_vocab)
-        for text, free in ((f"{thought}I do. ", True), ("<tool_call>", False)):
+        for text, free in ((f"{thought}I do. ", True), ("<tool_call>", not over)):
             for token in model.tokenize(text, add_special=False, parse_special=False):
                 assert state.allowed(ids).all()
                 state = state.after(token)
