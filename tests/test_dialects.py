@@ -704,7 +704,14 @@ def test_marks_of_channels_that_are_only_named_are_text(text: str) -> None:
     "said", ["**Yes**", '{"a": 1}', "- one", "\nYes", "Yes", "(b)", "[1]", "é"]
 )
 @pytest.mark.parametrize(
-    "header", ["", "<|message|>", "\nassistant<|channel|>final<|message|>", "assistant<|message|>"]
+    "header",
+    [
+        "",
+        "<|message|>",
+        "final\n<|message|>",
+        "\nassistant<|channel|>final<|message|>",
+        "assistant<|message|>",
+    ],
 )
 def test_text_may_follow_the_end_of_a_thought_at_once(header: str, said: str) -> None:
     dialect, want = dialect_of(OSS), AnswerReading("a", said.strip())

@@ -46,7 +46,7 @@ def _read(
     found = _WHOLE.match(text)
     if found is None:  # impossible: every part is optional
         return MessageHeader("content"), 0
-    rest = text[found.end() :]
+    rest = text[found.end() :].rstrip()
     if not found["message"] and not final and len(text) < _LONGEST:
         marks = (_START, _CHANNEL, _MESSAGE, _CONSTRAIN, *_ENDS, *_WORDS)
         if not rest or any(mark.startswith(rest) for mark in marks):
