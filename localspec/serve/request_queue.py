@@ -325,6 +325,8 @@ class RequestQueue:
                 self._over(None if error is None else refusal_of(error.exception()))
             case m.EngineStatus(figures, memory):
                 self._counters.figures, self._counters.memory = figures, memory
+            case m.SettingsChanged(info):
+                self.known[info.pair_name] = info
             case m.Loaded(info):
                 self.known[info.pair_name], self._switching = info, ""
                 if not self.ready.done():
