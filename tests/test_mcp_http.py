@@ -211,32 +211,64 @@ def test_a_text_next_to_a_large_picture_arrives(tools: Tools) -> None:
         assert tools.call("echo").text == "here\n[image, image/png: left out]"
 
 
-async def test_what_changed_while_nothing_listened_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A proxy, or the server, ends the stream of events."""
-    cached = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+CACHED = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+
+
+def discover(talk: Talk, asked: dict[str, Any]) -> None:
     can = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {"listChanged": True}}}
-    ended = threading.Event()
+    talk.result(asked, {**CACHED, **can})
 
-    def discover(talk: Talk, asked: dict[str, Any]) -> None:
-        talk.result(asked, {**cached, **can})
 
-    def offer(talk: Talk, asked: dict[str, Any]) -> None:
-        tool = {"name": "new" if ended.is_set() else "old", "inputSchema": {"type": "object"}}
-        talk.result(asked, {**cached, "tools": [tool]})
+def listen(talk: Talk, asked: dict[str, Any]) -> None:
+    """Begin a stream of events, which ends at once: by a proxy, or by the server."""
+    meta = {"io.modelcontextprotocol/subscriptionId": asked["id"]}
+    params = {"_meta": meta, "notifications": {"toolsListChanged": True}}
+    method = "notifications/subscriptions/acknowledged"
+    talk.events({"jsonrpc": "2.0", "method": method, "params": params})
 
-    def listen(talk: Talk, asked: dict[str, Any]) -> None:
-        meta = {"io.modelcontextprotocol/subscriptionId": asked["id"]}
-        params = {"_meta": meta, "notifications": {"toolsListChanged": True}}
-        method = "notifications/subscriptions/acknowledged"
-        talk.events({"jsonrpc": "2.0", "method": method, "params": params})
-        ended.set()
 
-    monkeypatch.setattr("localspec.tools.servers.server_connection._LISTEN_AGAIN_S", 0.1)
+def old(talk: Talk, asked: dict[str, Any]) -> None:
+    tool = {"name": "old", "inputSchema": {"type": "object"}}
+    talk.result(asked, {**CACHED, "tools": [tool]})
+
+
+def new(talk: Talk, asked: dict[str, Any]) -> None:
+    tool = {"name": "new", "inputSchema": {"type": "object"}}
+    talk.result(asked, {**CACHED, "tools": [tool]})
+
+
+def busy(talk: Talk, _asked: dict[str, Any]) -> None:
+    talk.answer(429)
+
+
+def by_turns(*ways: Way) -> Way:
+    """One way after the other, and the last from then on."""
+    left = list(ways)
+
+    def go(talk: Talk, asked: dict[str, Any]) -> None:
+        (left.pop(0) if len(left) > 1 else left[0])(talk, asked)
+
+    return go
+
+
+@pytest.mark.parametrize(
+    ("listens", "lists"),
+    [
+        ([listen], [old, new]),
+        ([listen], [old, busy, old, new]),
+    ],
+    ids=["once", "lists fail"],
+)
+async def test_what_changed_while_nothing_listened_is_told(
+    monkeypatch: pytest.MonkeyPatch, listens: list[Way], lists: list[Way]
+) -> None:
+    for wait in ("_LISTEN_AGAIN_S", "_LIST_AGAIN_S"):
+        monkeypatch.setattr(f"localspec.tools.servers.server_connection.{wait}", 0.1)
     replies: asyncio.Queue[ToolReply] = asyncio.Queue()
     ways: dict[str, Way] = {
         "server/discover": discover,
-        "tools/list": offer,
-        "subscriptions/listen": listen,
+        "tools/list": by_turns(*lists),
+        "subscriptions/listen": by_turns(*listens),
     }
     with served(ways) as url:
         settings = ServerSettings(url=url)

@@ -65,6 +65,7 @@ class ServerConnection:
         self._child: ChildServer | None = None
         self._http: HttpClient | None = None
         self._limit: asyncio.Timeout | None = None
+        self._told: ServerReady | None = None  # the last, since it was connected
         self._stopping = asyncio.Event()
         self._changed = asyncio.Event()
         self._calls: dict[int, asyncio.Task[None]] = {}
@@ -114,7 +115,7 @@ class ServerConnection:
             except Exception as error:  # also of an end that is known already
                 why = why or _why(error, self._settings.timeout)
             finally:
-                self._client = None
+                self._client = self._told = None
                 for task in list(self._calls.values()):
                     task.cancel()
             if self._stopping.is_set():
@@ -170,7 +171,8 @@ class ServerConnection:
             while True:
                 if await _first(gone, self._stopping, self._changed) is not self._changed:
                     return
-                await self._list(client)
+                with suppress(MCPError, TimeoutError):  # then the earlier tools stay
+                    await self._list(client)
                 await _first(gone, self._stopping, within=_LIST_AGAIN_S)
         finally:
             listening.cancel()
@@ -198,7 +200,7 @@ class ServerConnection:
                 await asyncio.sleep(_LISTEN_AGAIN_S)
 
     async def _list(self, client: Client) -> None:
-        """Tell which tools the server offers, unless it is to be stopped."""
+        """Tell which tools the server offers, if that is new; not if it is to be stopped."""
         self._changed.clear()  # before it is asked: what changes from now on may be missing
         offered: list[dict[str, Any]] = []
         cursor: str | None = None
@@ -212,7 +214,10 @@ class ServerConnection:
         if self._stopping.is_set():
             return
         tools, problems = checked(self._name, offered)
-        self._tell(ServerReady(self._name, tools, problems))
+        ready = ServerReady(self._name, tools, problems)
+        if ready != self._told:
+            self._told = ready
+            self._tell(ready)
 
     # Calls
 
