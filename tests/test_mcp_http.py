@@ -256,8 +256,9 @@ def by_turns(*ways: Way) -> Way:
     [
         ([listen], [old, new]),
         ([listen], [old, busy, old, new]),
+        ([listen, busy, busy, listen], [old, new]),
     ],
-    ids=["once", "lists fail"],
+    ids=["once", "a list fails", "streams fail"],
 )
 async def test_what_changed_while_nothing_listened_is_told(
     monkeypatch: pytest.MonkeyPatch, listens: list[Way], lists: list[Way]

@@ -16,7 +16,6 @@ from anyio.abc import ObjectReceiveStream
 from mcp import Client, MCPError
 from mcp.client._transport import Transport, TransportStreams
 from mcp.client.streamable_http import streamable_http_client
-from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.message import SessionMessage
 from mcp_types import methods
 from pydantic import ValidationError
@@ -33,7 +32,9 @@ from localspec.tools.tool_messages import CallDone, CallTool, ServerGone, Server
 _MOST_PAGES = 32
 _STOPPED = "the call was stopped, or the server ended"
 _LIST_AGAIN_S = 1.0  # least seconds between two readings of a list, however often it changes
-_LISTEN_AGAIN_S = 5.0  # between two streams of events, the first of which ended
+# Between two streams of events, the first of which ended; each try that fails doubles it.
+_LISTEN_AGAIN_S = 5.0
+_LISTEN_AGAIN_MOST_S = 60.0
 _FAULT = "localspec/fault"  # what is wrong with a tool, in its `_meta`
 
 
@@ -179,25 +180,32 @@ class ServerConnection:
             await asyncio.wait([listening])
 
     async def _heard(self, message: object) -> None:
-        """A server before 2026-07-28 says so when its tools have changed."""
+        """A server before 2026-07-28 says so when its tools have changed.
+
+        What it says by HTTP while the SDK has no stream of events open is lost, and the SDK opens
+        none after two that failed.
+        """
         if isinstance(message, mcp_types.ToolListChangedNotification):
             self._changed.set()
 
     async def _listen(self, client: Client) -> None:
-        """A later server says so to those that listen."""
-        again = False
-        with suppress(Exception):  # it does not offer this, or has ended
-            while True:
+        """A later server says so to those that listen: until it is gone, if it offers this."""
+        again, wait_s = False, _LISTEN_AGAIN_S
+        while True:
+            try:
                 async with client.listen(tools_list_changed=True) as events:
                     if not events.honored.tools_list_changed:
                         return
                     if again:  # what has changed since the last stream was not told
                         self._changed.set()
-                    with suppress(SubscriptionLost):  # such as by a proxy on the way
-                        async for _ in events:
-                            self._changed.set()
-                again = True
-                await asyncio.sleep(_LISTEN_AGAIN_S)
+                    again, wait_s = True, _LISTEN_AGAIN_S
+                    async for _ in events:
+                        self._changed.set()
+            except Exception:  # such as by a proxy on the way, or while the server is restarted
+                if not again:  # it does not offer this
+                    return
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, _LISTEN_AGAIN_MOST_S)
 
     async def _list(self, client: Client) -> None:
         """Tell which tools the server offers, if that is new; not if it is to be stopped."""
