@@ -178,7 +178,10 @@ async def test_no_call_has_less_time_than_the_settings_give_it() -> None:
     ("said", "forgotten"),
     [
         ("Bad Request: No valid session ID provided", True),
+        ("Bad Request: Mcp-Session-Id header is required", True),
+        ("Bad request: session not found", True),
         ("Bad Request: Server not initialized", True),
+        ("Invalid params: unknown session 'work'", False),
         ("Bad Request: 5 is no text", False),
     ],
 )

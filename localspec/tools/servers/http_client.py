@@ -22,7 +22,10 @@ LARGEST_RESPONSE = 32 << 20
 
 _END_S = 2.0  # the most seconds that each step of ending a call or a session may take
 _SESSION = "mcp-session-id"
-_FORGOTTEN = re.compile(rb"session|not initialized", re.IGNORECASE)
+# "Session" alone would be any, such as one that a tool has opened.
+_FORGOTTEN = re.compile(
+    rb"session[ -]id|valid session|session not found|not initialized", re.IGNORECASE
+)
 _REFUSED = -32603  # an internal error, in JSON-RPC
 _LISTEN = "subscriptions/listen"
 # What nothing waits for: the most seconds of each step, None for any; else those of the settings.
