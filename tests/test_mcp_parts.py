@@ -167,6 +167,7 @@ def test_tools_are_made_safe_and_what_cannot_be_used_is_left_out() -> None:
         {"name": "good", "description": "a\x1b[2Jb", "parameters": {"a\x1b": ["\u202e"]}},
         {"name": "good"},
         {"name": "a\nb"},
+        {"name": "a\u3164"},
         {"name": ""},
         {"name": "deep", "parameters": deep},
         {"name": "large", "parameters": {"a": "b" * 100_000}},
@@ -183,18 +184,18 @@ def test_tools_are_made_safe_and_what_cannot_be_used_is_left_out() -> None:
 
 
 def test_characters_that_are_not_seen_are_shown_in_definitions() -> None:
-    hidden = "x\U000e0041\u200b\u2060\u200f"
+    hidden = "x\U000e0041\u200b\u2060\u200f\xad\u034f\u1160\u180b\u206a\u3164\ufe00\ufffa\U0001d173"
     offered = {
         "name": "a",
         "title": hidden,
-        "description": f"{hidden} می\u200cخواهم 👩\u200d💻",
+        "description": f"{hidden} می\u200cخواهم 👩\u200d💻 ❤\ufe0f",
         "parameters": {hidden: [hidden]},
         "annotations": {"title": hidden},
     }
     ((tool,), _) = checked("s", [offered])
-    shown = "x\ufffd\ufffd\ufffd\ufffd"
+    shown = "x".ljust(len(hidden), "\ufffd")
     assert tool.title == shown
-    assert tool.description == f"{shown} می\u200cخواهم 👩\u200d💻"
+    assert tool.description == f"{shown} می\u200cخواهم 👩\u200d💻 ❤\ufe0f"
     assert tool.parameters == {shown: [shown]}
     assert tool.annotations == {"title": shown}
 

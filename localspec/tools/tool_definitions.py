@@ -19,9 +19,14 @@ MOST_TOOLS = 256
 _LONGEST_NAME = 128
 _LONGEST_DESCRIPTION = 4000
 _LARGEST_SCHEMA = 64 << 10  # bytes
-# What a model reads and a person does not see: tags, marks of direction, characters without width.
-# The joiners U+200C and U+200D stay, which several scripts and many emoji need.
-_UNSEEN = re.compile("[\u061c\u200b\u200e\u200f\u2060-\u2064\U000e0000-\U000e0fff]")
+# What a model reads and a person does not see: characters that Unicode calls default ignorable, and
+# marks between lines and for hieroglyphs, as far as `safe` leaves them. The joiners U+200C and
+# U+200D and the selector U+FE0F stay, which several scripts and many emoji need.
+_UNSEEN = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u2060-\u206f"
+    "\u3164\ufe00-\ufe0e\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U00013430-\U0001343f\U000e0000-\U000e0fff]"
+)
 
 _Nested: TypeAlias = dict[Any, Any] | list[Any]
 _text = json.JSONEncoder(ensure_ascii=False).encode
@@ -92,8 +97,8 @@ def checked(
 
 def _fault(name: str, tool: Mapping[str, Any], known: Mapping[str, ToolDefinition]) -> str:
     """Why a tool cannot be used; empty if it can."""
-    if not name or len(name) > _LONGEST_NAME or not name.isprintable() or safe(name) != name:
-        return "its name is empty, too long or has control characters"
+    if not name or len(name) > _LONGEST_NAME or not name.isprintable() or _visible(name) != name:
+        return "its name is empty, too long or has characters that are not seen"
     if name in known:
         return "its name stands twice"
     for schema in (tool.get("parameters"), tool.get("output"), tool.get("annotations")):
