@@ -132,7 +132,7 @@ def test_a_connection_that_ends_is_made_again(tools: Tools) -> None:
     [
         (401, {"error": "invalid_token"}, ("401 Unauthorized", "sign-in", "`headers`")),
         (401, failure(None, "No."), ("401 Unauthorized", "sign-in", "`headers`")),
-        (403, None, ("403 Forbidden", "sign-in", "`headers`")),
+        (403, None, ("403 Forbidden", "perhaps it wants a sign-in", "`headers`")),
         (403, failure(None, "Invalid Host"), ("Invalid Host",)),
         (503, {"error": {"code": 5}}, ("503 Service Unavailable",)),
     ],

@@ -130,8 +130,9 @@ async def _explained(response: httpx2.Response, number: object) -> httpx2.Respon
 def _meaning(response: httpx2.Response) -> str:
     said = f"it answered {response.status_code} {response.reason_phrase}".rstrip()
     if response.status_code in (401, 403):
+        perhaps = "perhaps " if response.status_code == 403 else ""  # or a firewall refuses
         said += (
-            ": it wants a sign-in, which localspec cannot do;"
+            f": {perhaps}it wants a sign-in, which localspec cannot do;"
             " put a token into `headers` of this server in mcp.json"
         )
     return said
