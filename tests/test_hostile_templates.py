@@ -21,8 +21,6 @@ import pytest
 from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 
 from localspec.chat.conversation import Message, Role
-from localspec.chat.dialects import Dialect
-from localspec.chat.dialects.learning.learner import learnt
 from localspec.chat.events import Noticed, TurnEnd
 from localspec.chat.prompt.renderer import (
     RenderBudget,
@@ -299,27 +297,11 @@ def test_a_process_that_starts_slowly_is_not_the_templates_doing(
         ours.close()
 
 
-def test_a_process_that_is_ended_again_is_not_the_templates_doing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A system that is short of memory ends one after the other."""
-    ours, source = TemplateRenderer(), TemplateSource(CHATML + "{# of a full one #}", "", "")
-    try:
-        with monkeypatch.context() as full:
-            full.setattr(_RenderingProcess, "exchange", lambda _self, *line: b"" if line else b"1")
-            with pytest.raises(TemplateStarved):
-                ours.render(source, TALK, RenderBudget())
-            assert not learnt(ours, source).known
-        assert learnt(ours, source, seconds=30).known
-    finally:
-        ours.close()
-
-
 def test_a_machine_that_is_busy_once_costs_neither_template_nor_dialect(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     render = TemplateRenderer.render
-    starved = [TemplateStarved("takes too long") for _ in ("learning", "rendering")]
+    starved = [TemplateStarved("takes too long")]
 
     def at_first_starved(self: TemplateRenderer, *how: Any, **more: Any) -> str:
         if starved:
@@ -330,23 +312,27 @@ def test_a_machine_that_is_busy_once_costs_neither_template_nor_dialect(
     answer = [*rounds_of(b"hello"), ended()]
     model = FakeModel(chat_template=CHATML + "{# of a busy machine #}")
     session, engine = fake_session(answer, model=model)
+    assert session.dialect.known
+    starved.append(TemplateStarved("takes too long"))
     list(session.turn("hi", Cancel()))
     assert not session.template.notices
     assert model.text(engine.prompts[-1]).endswith("<|im_start|>assistant\n")
-    assert not session.dialect.known
-    session.learn_again(Cancel())
-    assert session.dialect.known
     assert not starved
 
 
-def test_a_dialect_that_cannot_be_learnt_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    learns = Mock(side_effect=[Dialect(), Cancelled(), Dialect(), Dialect(), Dialect()])
-    monkeypatch.setattr("localspec.chat.prompt.template.learnt", learns)
-    session, _ = fake_session()
-    assert not session.dialect.known
-    for _ in range(9):
-        session.learn_again(Cancel())
-    assert learns.call_count == 5  # one was stopped
+def test_a_machine_that_stays_busy_is_told_of_and_costs_no_template(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = FakeModel(chat_template=CHATML + "{# of a machine that stays busy #}")
+    session, engine = fake_session([*rounds_of(b"hello"), ended()], model=model)
+    with monkeypatch.context() as busy:
+        busy.setattr(
+            TemplateRenderer, "render", Mock(side_effect=TemplateStarved("takes too long"))
+        )
+        with pytest.raises(LocalspecError, match="takes too long: the machine is too busy"):
+            list(session.turn("hi", Cancel()))
+    list(session.turn("hi", Cancel()))
+    assert model.text(engine.prompts[-1]).endswith("<|im_start|>assistant\n")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such signal")

@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import msgspec
 import psutil
@@ -24,21 +23,12 @@ import pytest
 
 from localspec.chat.advice import SamplingAdvice
 from localspec.chat.conversation import Message, Role
-from localspec.chat.dialects import Dialect
 from localspec.chat.events import Origin, PromptProgress, RoundText, Span, TurnEnd
-from localspec.chat.session.completions import Completions
-from localspec.chat.settings import AnswerRequest, ChatSettings
+from localspec.chat.settings import ChatSettings
 from localspec.engine.cancel import Cancel
 from localspec.engine.record.stats import FinishReason, GenerationStats
 from localspec.engine.round.params import Accept, SamplingParams
-from localspec.errors import (
-    Cancelled,
-    EngineDied,
-    EngineError,
-    OutOfMemory,
-    PromptTooLong,
-    UsageError,
-)
+from localspec.errors import Cancelled, EngineDied, EngineError, OutOfMemory, UsageError
 from localspec.loading.load_request import LoadRequest
 from localspec.process import messages as m
 from localspec.process.channel import Channel
@@ -49,7 +39,7 @@ from localspec.process.transport import EngineProcess
 from localspec.ui.chat_app import ChatApp
 from localspec.ui.commands import parameters
 from localspec.ui.conversation.engine_phase import EnginePhase
-from tests.fakes import FakeModel, ended, fake_session, rounds_of
+from tests.fakes import rounds_of
 from tests.support import ENDLESS, ROOMY
 from tests.support.chat_pilot import Chat
 from tests.support.scripted_session import Gate, ScriptedSession
@@ -293,48 +283,6 @@ def test_a_reserved_turn_is_stopped_although_a_later_request_is_over() -> None:
     served.ask(6, m.Stop(3))
     session.gate.open()
     assert served.until(m.TurnOver, 3).said[-1].finish is FinishReason.CANCELLED
-    served.end()
-
-
-class Learning(ScriptedSession):
-    """Learns its dialect after a turn."""
-
-    def learn_again(self, cancel: Cancel) -> None:
-        assert not self._busy.locked()
-        self.dialect = Dialect(known=True)
-
-
-@pytest.mark.parametrize("answer", ["The sky is blue.", PromptTooLong("too long"), Cancelled()])
-def test_a_dialect_that_a_turn_has_learnt_is_told_before_its_end(answer: str | Exception) -> None:
-    served = Served(lambda *_: Learning([answer]))
-    served.ask(1, m.Load(TOY))
-    assert not served.until(m.Loaded, 1).info.dialect.known
-    served.ask(2, m.Ask("first"))
-    assert served.until(m.SettingsChanged, 2).info.dialect.known
-    served.until(m.TurnOver, 2)
-    served.end()
-
-
-@pytest.mark.parametrize(
-    "asked",
-    [m.Ask("hi"), m.Complete(AnswerRequest(ChatSettings(), (Message(Role.USER, "hi"),)))],
-)
-def test_a_turn_is_read_with_the_dialect_that_its_client_was_told(
-    asked: m.Request, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model: Any = FakeModel()
-    model.watch, model.n_vocab = Mock(), 256
-    monkeypatch.setattr(Completions, "_restored", Mock(return_value=0))
-    session, engine = fake_session([*rounds_of(b"hello"), ended()], model=model)
-    learns = Mock(side_effect=lambda *_, **__: Dialect(known=bool(engine.prompts)))
-    monkeypatch.setattr("localspec.chat.prompt.template.learnt", learns)
-    monkeypatch.setattr(session, "close", lambda _progress: None)
-    served = Served(lambda *_: session)
-    served.ask(1, m.Load(TOY))
-    assert not served.until(m.Loaded, 1).info.dialect.known
-    served.ask(2, asked)
-    assert served.until(m.SettingsChanged, 2).info.dialect.known
-    assert served.until(m.TurnOver, 2).error is None
     served.end()
 
 

@@ -185,17 +185,6 @@ async def test_counts_that_keep_coming_hold_up_no_answer() -> None:
     assert engine.asked == ["a0", "c0", "b0", "c1"]
 
 
-async def test_requests_are_prepared_for_the_dialect_that_a_turn_has_learnt() -> None:
-    engine: Any = ScriptedEngine()
-    request_queue = RequestQueue(engine, EndpointCounters(), most=4, limit_s=60)
-    await engine.says(LOADED)
-    learnt: Any = SimpleNamespace(pair_name="toy")
-    await engine.says(m.SettingsChanged(learnt))
-    one = job("a", "x")
-    one.pair = "toy"
-    assert await request_queue.with_pair(one) is learnt
-
-
 async def test_what_takes_too_long_is_stopped_and_told() -> None:
     engine: Any = ScriptedEngine()
     request_queue = RequestQueue(engine, EndpointCounters(), most=4, limit_s=0.01)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock, patch
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects import AnswerReading, ContentPiece, Dialect, ThoughtPiece
 from localspec.chat.dialects.shapes import AnswerMarks, ThinkingOptions
-from localspec.chat.events import Origin, RoundText, Span, TurnEnd, TurnEvent
+from localspec.chat.events import Origin, RoundText, Span, TurnEnd
 from localspec.chat.prompt.tool_prompt import ToolPrompt
 from localspec.chat.session.completions import Completions
 from localspec.chat.settings import AnswerRequest
@@ -244,21 +243,6 @@ async def test_one_key_shows_answers_as_they_were_written() -> None:
         assert raw in "".join(line.removeprefix("  ") for line in chat.transcript().split("\n"))
         await chat.send("/raw")
         await chat.until(lambda: "<|" not in chat.transcript())
-
-
-async def test_a_dialect_that_a_turn_has_learnt_reads_the_next_answer() -> None:
-    async with chatting(answers=["Hm.", "[T]Hm.[/T]Blue."]) as chat:
-        turn, marks = chat.session.turn, AnswerMarks(thoughts=(("[T]", "[/T]"),))
-
-        def learning(text: str, cancel: Cancel) -> Iterator[TurnEvent]:
-            chat.session.dialect = Dialect(True, marks)
-            return turn(text, cancel)
-
-        with patch.object(chat.session, "turn", learning):
-            await chat.ask("why?")
-            await chat.ask("and now?")
-        assert "Blue." in chat.transcript()
-        assert "[T]" not in chat.transcript()
 
 
 def test_every_command_has_other_words_in_the_palette() -> None:

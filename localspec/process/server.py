@@ -190,11 +190,11 @@ class EngineServer:
             case m.Complete(asked):
                 drafters = asked.drafters or ()
                 self._late_drafts.before_answer(self._session, cancel, asked.settings, drafters)
-                self._turn(envelope, lambda one: self._completions_of(one).answer(asked, cancel))
+                self._turn(tell, lambda one: self._completions_of(one).answer(asked, cancel))
             case m.OfferTools():
                 self._offer(tell, envelope.body)
             case m.Compact():
-                self._turn(envelope, lambda session: session.compact(cancel))
+                self._turn(tell, lambda session: session.compact(cancel))
             case m.OpenConversation(messages, settings, conversation):
                 self._report(tell, lambda one: _open(one, messages, settings, conversation))
             case m.ExplainRound(turn, number):
@@ -330,26 +330,19 @@ class EngineServer:
 
     def _turn(
         self,
-        envelope: m.Envelope[m.Request],
+        tell: SendEvent,
         begin: Callable[[Session], Iterator[TurnEvent]],
         earlier: tuple[Message, ...] | None = None,
     ) -> None:
         known: list[Message] = []
-        tell, cancel = self._teller(envelope), self._cancels[envelope.request]
 
         def turn(session: Session) -> None:
             if earlier is not None:
                 session.open(earlier)
-            known[:], dialect = session.messages, session.dialect
-            try:
-                with self._telling_figures(tell):
-                    for event in begin(session):
-                        tell(m.TurnReported(event))
-            finally:
-                session.learn_again(cancel)
-                if session.dialect != dialect:
-                    with self._in_use:
-                        tell(m.SettingsChanged(self._info()))
+            known[:] = session.messages
+            with self._telling_figures(tell):
+                for event in begin(session):
+                    tell(m.TurnReported(event))
 
         error = self._attempt(turn)
         self._late_drafts.answered = True
@@ -364,7 +357,7 @@ class EngineServer:
     ) -> None:
         """Write an answer whose rounds can be inspected, now and later."""
         with self._rounds.answering(envelope.request):
-            self._turn(envelope, begin, earlier)
+            self._turn(self._teller(envelope), begin, earlier)
         self._rounds.keep(envelope.request, self._session)
 
     def _explain(

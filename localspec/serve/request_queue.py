@@ -325,8 +325,6 @@ class RequestQueue:
                 self._over(None if error is None else refusal_of(error.exception()))
             case m.EngineStatus(figures, memory):
                 self._counters.figures, self._counters.memory = figures, memory
-            case m.SettingsChanged(info):
-                self.known[info.pair_name] = info
             case m.Loaded(info):
                 self.known[info.pair_name], self._switching = info, ""
                 if not self.ready.done():
@@ -335,8 +333,10 @@ class RequestQueue:
             case m.LoadFailed(_, info) if info is not None and self._switching:
                 self._not_switched()
                 self._next()
-            case m.LoadFailed(error) | m.Died(error):
+            case m.LoadFailed(error):
                 self._lost(error.exception() if error else Cancelled())
+            case m.Died(error):
+                self._lost(error.exception())
 
     def _lost(self, error: Exception) -> None:
         """The engine is gone: tell the running job why, and start another engine."""

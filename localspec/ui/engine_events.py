@@ -42,7 +42,7 @@ class EngineEvents:
         """Take an event of the engine, other than those of a running turn."""
         before = self.app.engine.info
         self.app.engine.settle(envelope)
-        self.app.pair_loader.changed(before)
+        self.app.pair_loader.drafts_changed(before)
         match envelope.body:
             case messages.Loading(step, share) if self.app.turns.phase is EnginePhase.LOADING:
                 self.app.pair_loader.loading()

@@ -137,9 +137,6 @@ class ScriptedSession:
     def go_on(self, results: Sequence[Message], cancel: Cancel) -> Iterator[TurnEvent]:
         yield from self._turned(results, cancel)
 
-    def learn_again(self, cancel: Cancel) -> None:
-        pass
-
     def offer(
         self, tools: Sequence[dict[str, Any]], instead: Sequence[dict[str, Any]]
     ) -> ToolCosts:

@@ -38,7 +38,7 @@ class TemplateUnusable(Exception):
 
 
 class TemplateStarved(TemplateUnusable):
-    """The machine may have had no time, or no room, for the process that renders the template."""
+    """The machine had no time for the process that renders the template."""
 
 
 @dataclass(slots=True)
@@ -135,20 +135,20 @@ class TemplateRenderer:
                 found: dict[str, str] = json.loads(answer)
                 return found
             self.close()
-        raise TemplateStarved("ends the process that renders it")  # as a full memory does
+        raise TemplateUnusable("ends the process that renders it")
 
     def _running(self, cancel: Cancel) -> _RenderingProcess:
         """The child, ready for a request; started if necessary."""
         try:
             child = self._child or self._start()
         except OSError as error:
-            raise TemplateStarved(f"cannot be rendered ({error.strerror})") from None
+            raise TemplateUnusable(f"cannot be rendered ({error.strerror})") from None
         if not child.ready:
             budget = RenderBudget(math.inf, waiting=_START_S)  # not what a template takes
             said = self._wait(child.exchange, budget, cancel)
             if not said:
                 self.close()
-                raise TemplateStarved("cannot be rendered (its process does not start)")
+                raise TemplateUnusable("cannot be rendered (its process does not start)")
             child.begin(int(said))
         return child
 

@@ -32,10 +32,9 @@ from localspec.chat.prompt.renderer import (
 )
 from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Model
-from localspec.errors import Cancelled, LocalspecError
+from localspec.errors import LocalspecError
 
 PLAIN_STOPS = ("\nUser:",)
-_TRIES = 3  # to learn a dialect again: a machine may stay too busy
 
 # If a message contains the text of a mark, one of these private-use characters replaces it until
 # the rendered text has been split into marks and plain text.
@@ -84,7 +83,6 @@ class ChatTemplate:
             self._source = TemplateSource(self._written, bos, eos)
         self.marks = ControlTokens(model, self._written)
         self._dialect: Dialect | None = None
-        self._tries = 0  # to learn it again
         self._pieces: dict[int, bytes] = {}
 
     def close(self) -> None:
@@ -157,6 +155,11 @@ class ChatTemplate:
                     return arranged(seen, budget=budget)
                 # Once more, in a new process, with what is left to compute.
                 return arranged(seen, budget=RenderBudget(budget.seconds))
+            except TemplateStarved as error:
+                raise LocalspecError(
+                    f"the model's chat template {error}: the machine is too busy",
+                    "Close other programs, and try again.",
+                ) from None
             except TemplateUnusable as error:
                 if not give_up:
                     raise LocalspecError(
@@ -228,23 +231,11 @@ class ChatTemplate:
             Cancelled: the renderer's flag was set meanwhile.
         """
         if self._dialect is None:
-            self._dialect = self._learnt(None)
+            source = self._source
+            self._dialect = (
+                learnt(self._renderer, source, folder=self._dialects) if source else Dialect()
+            ).without_ends(self._ends_generation)
         return self._dialect
-
-    def learn_again(self, cancel: Cancel) -> None:
-        """As `Session.learn_again`: a prompt and its answer need the same dialect."""
-        if self._dialect is None or self._dialect.known or self._tries == _TRIES:
-            return
-        with suppress(Cancelled):
-            self._dialect = self._learnt(cancel)
-            self._tries += 1
-            self._pieces.clear()  # they depend on which marks it has
-
-    def _learnt(self, cancel: Cancel | None) -> Dialect:
-        if self._source is None:
-            return Dialect()
-        found = learnt(self._renderer, self._source, folder=self._dialects, cancel=cancel)
-        return found.without_ends(self._ends_generation)
 
     def _ends_generation(self, text: str) -> bool:
         """Whether `text` begins with a token that ends generation, and so is in no answer."""

@@ -182,16 +182,6 @@ class Session:
         """
         return self._prompt.dialect(self.settings)
 
-    def learn_again(self, cancel: Cancel) -> None:
-        """Between turns, learn the dialect if that was not possible before, as on a busy machine.
-
-        After some tries it is given up.
-
-        Args:
-            cancel: stops it; then the next call tries.
-        """
-        self.template.learn_again(cancel)
-
     @property
     def speculation_note(self) -> str:
         """Why nothing can be drafted; empty if something can."""

@@ -56,17 +56,14 @@ class PairLoader:
         if then is not None:
             then()
 
-    def changed(self, before: SessionInfo | None) -> None:
-        """Read answers as the pair now says; show what became of a draft loaded after the target.
+    def drafts_changed(self, before: SessionInfo | None) -> None:
+        """Show what has become of a draft model that was loaded after the target, if any was.
 
         Args:
             before: the pair as it was shown; None if none was loaded.
         """
         info = self.turns.engine.info
-        if info is None or before is None:
-            return
-        self.turns.transcript.dialect = info.dialect
-        if info.draft_state == before.draft_state:
+        if info is None or before is None or info.draft_state == before.draft_state:
             return
         if info.draft_state:
             self.tell(info.draft_state)

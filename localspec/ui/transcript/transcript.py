@@ -73,7 +73,7 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
         super().__init__(id="transcript")
         self.by_origin = False
         self.thoughts_shown = False
-        self.dialect = Dialect()  # of the model that answers
+        self._dialect = Dialect()
         self.tools: Sequence[Any] = ()  # those that the model may call
         self.items: list[ConversationItem] = []
         self._older: list[Shown] = []
@@ -107,7 +107,7 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
             shown: its messages.
         """
         self.screen.clear_selection()
-        self.dialect = session.dialect if session else Dialect()
+        self._dialect = session.dialect if session else Dialect()
         self.items = [Notice(notice) for notice in (session.notices if session else ())]
         if session and not shown:
             self.items.insert(0, Welcome(session))
@@ -333,7 +333,7 @@ class Transcript(ScrollView, LineWidget, can_focus=False):
         self._to_sought()
 
     def _new_answer(self, spans: Iterable[Span] = (), tools: Sequence[Any] | None = ()) -> Answer:
-        answer = Answer(spans, by_origin=self.by_origin, dialect=self.dialect, tools=tools)
+        answer = Answer(spans, by_origin=self.by_origin, dialect=self._dialect, tools=tools)
         answer.show_thoughts(self.thoughts_shown)
         return answer
 

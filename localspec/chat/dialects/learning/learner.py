@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,6 @@ from localspec.chat.prompt.renderer import (
     TemplateStarved,
     TemplateUnusable,
 )
-from localspec.engine.cancel import Cancel
 from localspec.engine.common_prefix import common_prefix
 
 _SECONDS = 2.0
@@ -67,40 +67,42 @@ def learnt(
     source: TemplateSource,
     seconds: float = _SECONDS,
     folder: Path | None = None,
-    *,
-    cancel: Cancel | None = None,
 ) -> Dialect:
     """Learn from a template how its model writes; a dialect that is not `known` if nothing can be.
 
     What one rendering teaches must read another one correctly, or it is dropped. Each template is
-    learnt once; one that the machine was too busy to render is tried again the next time.
+    learnt once; one that could not be rendered is tried again the next time, and one that the
+    machine was too busy to render is tried twice.
 
     Args:
         renderer: renders the template.
         source: the template.
         seconds: limit for all renderings together.
         folder: stores what was learnt; None keeps it in this process only.
-        cancel: stops the renderings; None for the flag of `renderer`.
 
     Raises:
-        Cancelled: the flag was set meanwhile.
+        Cancelled: the flag of `renderer` was set meanwhile.
     """
     known = _known()
     found = known.get(source)
     if found is None and folder is not None:
         found = dialect_store.recall(folder, source)
     if found is None:
-        writer = TurnWriter(renderer, source, RenderBudget(seconds), cancel)
         try:
-            found = _Learner(writer, source.template).dialect()
-            if folder is not None:
-                dialect_store.keep(folder, source, found)
-        except TemplateStarved:
+            with suppress(TemplateStarved):
+                found = _by_rendering(renderer, source, seconds)
+            found = found or _by_rendering(renderer, source, seconds)
+        except TemplateUnusable:
             return Dialect()
-        except TemplateUnusable:  # in this process; another machine may be faster
-            found = Dialect()
+        if folder is not None:
+            dialect_store.keep(folder, source, found)
     known[source] = found
     return found
+
+
+def _by_rendering(renderer: TemplateRenderer, source: TemplateSource, seconds: float) -> Dialect:
+    writer = TurnWriter(renderer, source, RenderBudget(seconds))
+    return _Learner(writer, source.template).dialect()
 
 
 @cache

@@ -15,7 +15,6 @@ from localspec.chat.prompt.renderer import (
     TemplateRenderer,
     TemplateSource,
 )
-from localspec.engine.cancel import Cancel
 
 TurnData = dict[str, Any]
 
@@ -95,14 +94,12 @@ class TurnWriter:
     """Renders turns, within one budget for all.
 
     Attributes:
-        cancel: stops them; None for the flag of the renderer.
         on: variables with common names that switch thoughts on.
     """
 
     renderer: TemplateRenderer
     source: TemplateSource
     budget: RenderBudget
-    cancel: Cancel | None = None
     on: TurnData = field(default_factory=lambda: {"enable_thinking": True, "thinking": True})
     _known: dict[str, str | None] = field(default_factory=dict)
 
@@ -167,9 +164,7 @@ class TurnWriter:
         key = json.dumps([[message.more for message in messages], variables])
         if key not in self._known:
             try:
-                text = self.renderer.render(
-                    self.source, messages, self.budget, self.cancel, variables
-                )
+                text = self.renderer.render(self.source, messages, self.budget, None, variables)
             except TemplateRefused:
                 text = None
             self._known[key] = text
