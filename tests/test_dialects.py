@@ -746,6 +746,20 @@ def test_a_header_ends_code_that_a_thought_has_left_open(
     assert ContentPiece("So") in list(pieces)
 
 
+@pytest.mark.parametrize("said", ["I call:\n```", "I call:\n```\nx"])
+@pytest.mark.parametrize("end", ["", "\n```", "<|eot_id|>"])
+def test_a_header_of_functionary_ends_code_that_a_message_has_left_open(
+    end: str, said: str
+) -> None:
+    dialect = Dialect(True, AnswerMarks(speech="functionary", calls=(SHAPE,)))
+    raw, want = f'all\n{said}\n>>>bash\n{{"command": "ls"}}{end}', AnswerReading(None, said, [LS])
+    assert dialect.read(raw, [TOOL]) == want
+    for seed in range(5):
+        assert in_pieces(dialect, raw, [TOOL], "", random.Random(seed)) == want
+    pieces = dialect.reader([TOOL]).feed(f"all\n{said}\n>>>all\nSo ")
+    assert ContentPiece("\nSo") in list(pieces)
+
+
 @needs_templates
 def test_a_header_that_was_cut_off_is_not_shown() -> None:
     raw = "<|channel|>analysis<|message|>a<|end|><|start|>assist"

@@ -48,4 +48,4 @@ def _open(prompt: str) -> MessageHeader | None:
     return MessageHeader("content") if prompt.endswith("all\n") else None
 
 
-HEADERS = HeaderNotation(stops=(_NEXT, *_ENDS), read=_read, stop_at=_stop, open=_open)
+HEADERS = HeaderNotation(stops=(_NEXT, *_ENDS), read=_read, stop_at=_stop, open=_open, message="\n")
