@@ -677,6 +677,9 @@ NAMES_MARKS = (
     "The <|end|> token closes.",
     "A <|channel|> has a name, after <|start|> and before <|message|>.",
     "All of them: <|start|>, <|channel|>, <|end|> <|start|> and <|return|>.",
+    "Each turn ends with “<|end|>” and so on, or «<|return|>», or ‘<|call|>’.",
+    "[<|end|>], {<|end|>}, |<|end|>|<|return|>/<|call|>… are marks, <|end|>— too, <|end|>，<|end|>。",
+    "After <|end|> assistant messages follow.",
     "The code `<|end|><|start|>assistant<|channel|>final` ends it.",
     "So:\n```\n<|start|>user<|message|>Hi<|end|>\n<|start|>assistant<|channel|>final\n```\nDone.",
 )
@@ -701,7 +704,7 @@ def test_marks_of_channels_that_are_only_named_are_text(text: str) -> None:
 
 @needs_templates
 @pytest.mark.parametrize(
-    "said", ["**Yes**", '{"a": 1}', "- one", "\nYes", "Yes", "(b)", "[1]", "é"]
+    "said", ["**Yes**", '{"a": 1}', "- one", "\nYes", " \nYes", "Yes", "(b)", "[1]", "é"]
 )
 @pytest.mark.parametrize(
     "header",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from localspec.engine.common_prefix import common_prefix
 
-# A mark before one of these is only named: text that a mark divides off begins otherwise.
-AFTER_NAME = " \t.,;:!?)'\"`"
+# What follows a mark that is only named: text that a mark divides off begins otherwise.
+_AFTER_NAME = " \t.,;:!?)'\"`”’»…–—/]}|，。、；：！？）」"
 _OPENING, _CLOSING = "<[◁⟨«⟦【《〈", ">]▷⟩»⟧】》〉"
 _SMALL = "_.,-'\""
 
@@ -41,6 +41,11 @@ def is_mark(text: str) -> bool:
     return len(text) >= 3 and any(
         not char.isalnum() and not char.isspace() and char not in _SMALL for char in text
     )
+
+
+def only_named(after: str) -> bool:
+    """Whether what follows a mark goes on with its line, as after a name in a sentence."""
+    return bool(after.partition("\n")[0].strip()) and after[0] in _AFTER_NAME
 
 
 def may_begin(text: str, at: int, mark: str) -> bool:

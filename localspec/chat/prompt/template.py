@@ -19,7 +19,7 @@ from localspec.chat.conversation import (
 )
 from localspec.chat.dialects import Dialect
 from localspec.chat.dialects.learning.learner import learnt
-from localspec.chat.dialects.marks import AFTER_NAME
+from localspec.chat.dialects.marks import only_named
 from localspec.chat.dialects.shapes import told_thought
 from localspec.chat.prompt.control_tokens import ControlTokens
 from localspec.chat.prompt.renderer import (
@@ -359,7 +359,7 @@ class ChatTemplate:
 def _unopened(answer: str, begin: str, close: str) -> bool:
     """Whether an answer has the end of a thought alone, as from servers that leave its mark out."""
     after = answer.partition(close)[2]
-    return begin not in answer and answer.count(close) == 1 and after[:1] not in AFTER_NAME
+    return begin not in answer and answer.count(close) == 1 and not only_named(after)
 
 
 def _whole_tools(variables: Mapping[str, Any]) -> dict[str, Any]:

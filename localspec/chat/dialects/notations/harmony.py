@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import partial
 
-from localspec.chat.dialects.marks import AFTER_NAME
+from localspec.chat.dialects.marks import only_named
 from localspec.chat.dialects.reading.headers import HeaderNotation, MessageHeader, closing
 from localspec.chat.dialects.reading.known_tools import KnownTools
 
@@ -20,7 +20,8 @@ _FOLLOWING = {
     _START: ("assistant", "to=", _CHANNEL, _MESSAGE),
     _CHANNEL: ("analysis", "commentary", "final"),
 }
-_HEADER = (*_FOLLOWING, _MESSAGE, "to=", "assistant")  # what follows one that ends a message
+# What follows one that ends a message.
+_HEADER = (*_FOLLOWING, _MESSAGE, "to=", "assistant<", "assistant to=")
 _TO = r"to=(?P<{}>[^\s<]+)"
 # A header, perhaps incomplete: role, recipient, channel, recipient, content type of the body. Some
 # headers repeat the channel after the recipient, or name the tool as the content type.
@@ -87,7 +88,7 @@ def _named(text: str, final: bool) -> bool | None:
     if any(one.startswith(rest) for one in following):
         return False if final else None
     # Where a header is missing, its text follows at once, or on another line.
-    return begins or after[0] in AFTER_NAME
+    return begins or only_named(after)
 
 
 def _open(prompt: str) -> MessageHeader | None:
