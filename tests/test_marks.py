@@ -294,6 +294,19 @@ def test_an_answer_that_names_the_marks_of_thoughts_arrives_whole(
         assert "Hm 7." not in text
 
 
+NAMED = (
+    "The mark:\n\n```\n</think>\n```\nIt closes 7",
+    "The mark “</think>” closes 7",
+    "The mark **</think>** closes 7",
+    "The **mark**:**</think>** closes 7",
+    "The mark <b></think></b> closes 7",
+    "A </think>。 closes 7",
+    "A </think> closes 7",
+    "`</think>` closes 7",
+    "7 is closed by </think>",
+)
+
+
 @pytest.mark.parametrize("name", [name for name in SPLITS if name in templates()])
 @pytest.mark.parametrize(
     ("answer", "told"),
@@ -301,8 +314,11 @@ def test_an_answer_that_names_the_marks_of_thoughts_arrives_whole(
         ("<think>The mark `</think>` closes. So 7.</think>Answer", "Answer"),
         ("Hm 7.</think>Answer", "Answer"),
         ("\nHm 7.\n</think>\n\nAnswer", "Answer"),
-        ("A </think> closes 7, as Answer", "A </think> closes 7, as Answer"),
-        ("`</think>` closes 7, as Answer", "`</think>` closes 7, as Answer"),
+        ("Hm 7.</think> \nAnswer", "Answer"),
+        ("Hm **7**</think>**Answer**", "Answer"),
+        ("Hm:\n```\nx = 7\n</think>\n\nAnswer", "Answer"),
+        ("Hm 7.\n</think>", "more"),
+        *zip(NAMED, NAMED, strict=True),
     ],
 )
 def test_templates_find_the_thought_that_the_reader_finds(

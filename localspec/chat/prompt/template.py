@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
@@ -20,6 +21,7 @@ from localspec.chat.conversation import (
 from localspec.chat.dialects import Dialect
 from localspec.chat.dialects.learning.learner import learnt
 from localspec.chat.dialects.marks import only_named
+from localspec.chat.dialects.reading.code_quotes import CodeQuotes
 from localspec.chat.dialects.shapes import told_thought
 from localspec.chat.prompt.control_tokens import ControlTokens
 from localspec.chat.prompt.renderer import (
@@ -358,8 +360,18 @@ class ChatTemplate:
 
 def _unopened(answer: str, begin: str, close: str) -> bool:
     """Whether an answer has the end of a thought alone, as from servers that leave its mark out."""
-    after = answer.partition(close)[2]
-    return begin not in answer and answer.count(close) == 1 and not only_named(after)
+    if begin in answer or answer.count(close) != 1:
+        return False
+    before, after = answer.split(close)
+    code = CodeQuotes(re.compile(re.escape(close)))
+    code.add(before)
+    bold = code.line[len(code.line.rstrip("*_")) :]
+    if after.startswith("</") or (bold and code.line.count(bold) % 2):  # within HTML, or bold type
+        return False
+    # A sentence goes on after the name, or ends with it.
+    if only_named(after) or (code.line.endswith(" ") and not after.strip()):
+        return False
+    return not code.quoted(after, block=True, final=True)
 
 
 def _whole_tools(variables: Mapping[str, Any]) -> dict[str, Any]:
