@@ -763,6 +763,18 @@ def test_a_header_of_functionary_ends_code_that_a_message_has_left_open(
     assert ContentPiece("\nSo") in list(pieces)
 
 
+@pytest.mark.parametrize(
+    ("speech", "header"),
+    [("harmony", "<|channel|>commentary to=functions.bash<|message|>"), ("functionary", "bash\n")],
+)
+def test_arguments_in_a_block_of_code_may_come_in_any_pieces(speech: Any, header: str) -> None:
+    dialect = Dialect(True, AnswerMarks(speech=speech, calls=(SHAPE,)))
+    raw = header + '```json\n{"command": "ls"}\n```'
+    each: Any = Mock(choice=Mock(return_value=1))
+    assert dialect.read(raw, [TOOL]) == AnswerReading(None, None, [LS])
+    assert in_pieces(dialect, raw, [TOOL], "", each) == AnswerReading(None, None, [LS])
+
+
 @needs_templates
 def test_a_header_that_was_cut_off_is_not_shown() -> None:
     raw = "<|channel|>analysis<|message|>a<|end|><|start|>assist"

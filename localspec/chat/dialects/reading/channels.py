@@ -199,7 +199,8 @@ class ChannelReader(PieceReader):
         if place >= len(self._text) and not final:
             raise UnfinishedText
         if not self._text.startswith("{", place):
-            if not final and any(may_begin(self._text, place, mark) for mark in self._how.stops):
+            marks = ("```", *self._how.stops)
+            if not final and any(may_begin(self._text, place, mark) for mark in marks):
                 raise UnfinishedText
             ended = self._how.end_of_body(self._text, place, self._tools, final=final)
             if ended is not None and ended[0] == place:
