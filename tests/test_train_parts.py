@@ -811,7 +811,9 @@ def test_a_training_goes_on_only_as_it_began(
     assert [each.name for each in place_.folder.iterdir()] == ["begun.json"]
 
 
-@pytest.mark.parametrize(("paused", "judges"), [(0.0, False), (0.0, True), (28_800.0, False)])
+@pytest.mark.parametrize(
+    ("paused", "judges"), [(0.0, False), (0.0, True), (28_800.0, False), (28_800.0, True)]
+)
 def test_the_time_that_is_left_counts_long_steps_and_no_pause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paused: float, judges: bool
 ) -> None:
@@ -823,21 +825,23 @@ def test_the_time_that_is_left_counts_long_steps_and_no_pause(
     def step() -> None:
         nonlocal now
         found.standing.step += 1
-        now += 150.0 + paused * (found.standing.step == 20)
+        now += 150.0 + paused * (found.standing.step == 20 and not judges)
 
     monkeypatch.setattr(found, "_step", step)
     judged = 0
 
     def judge(_: Any) -> None:
         nonlocal now, judged
-        now, judged = now + 5000.0, judged + 1  # no pause, though longer than many steps
+        judged += 1
+        # No pause, though longer than many steps.
+        now += 2000.0 + paused * (judged == 10)
 
     monkeypatch.setattr(found, "_judge", judge if judges else lambda _: None)
     monkeypatch.setattr(found, "save", lambda: None)
     monkeypatch.setattr(training.time, "monotonic", lambda: now)
     found.run(Cancel(), lambda words, _: told.append(words), lambda: None)
     if judges:
-        assert found.standing.seconds == 40 * 150.0 + judged * 5000.0
+        assert found.standing.seconds == 40 * 150.0 + judged * 2000.0 + (18_001.0 if paused else 0)
         return
     whole = [f"Training: {duration(150.0 * left)} left" for left in reversed(range(40))]
     assert told[:19] == whole[:19]

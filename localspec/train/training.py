@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from localspec import formats, private
@@ -120,16 +121,19 @@ class Training:
         """
         now, due = self.standing, time.monotonic() + _SAVE_S
         every = max(1, self.steps // JUDGED)
+        judged = inf  # seconds of the last judgement; the first counts whole
         try:
             while now.step < self.steps:
                 cancel.check()
                 started = time.monotonic()
                 self._step()
                 stepped = time.monotonic()
-                self._count(stepped - started)
+                usual = now.seconds / (now.step - 1) if now.step > 1 else inf
+                now.seconds += _awake(stepped - started, usual)
                 if now.step % every == 0 or now.step == self.steps:
                     self._judge(write)
-                    now.seconds += time.monotonic() - stepped
+                    judged = _awake(time.monotonic() - stepped, judged)
+                    now.seconds += judged
                 progress(self._words(), now.step / self.steps)
                 if (began := time.monotonic()) > due:
                     self.save()
@@ -152,16 +156,6 @@ class Training:
         now.loss += share * (loss - now.loss)
         now.first += share * (first - now.first)
         now.step += 1
-
-    def _count(self, seconds: float) -> None:
-        """Add the time of the last step, without most of a pause in it.
-
-        Windows' clock goes on while the machine sleeps, and every clock while the program is
-        suspended.
-        """
-        now = self.standing
-        usual = now.seconds / (now.step - 1) if now.step > 1 else seconds
-        now.seconds += min(seconds, PAUSE_S + PAUSE * usual)
 
     def _judge(self, write: Callable[[], None]) -> None:
         """Evaluate on the held-out answers; keep the head if it is the best so far."""
@@ -189,3 +183,12 @@ class Training:
         first = formats.percent(now.shares[0]) if now.shares else ""
         drafted = f", {first} of first tokens accepted" if first else ""
         return f"Training: {formats.duration(left)} left{drafted}"
+
+
+def _awake(seconds: float, usual: float) -> float:
+    """A time without most of a pause in it.
+
+    Windows' clock goes on while the machine sleeps, and every clock while the program is
+    suspended.
+    """
+    return min(seconds, PAUSE_S + PAUSE * usual)
