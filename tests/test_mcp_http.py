@@ -230,6 +230,12 @@ def listen(talk: Talk, asked: dict[str, Any]) -> None:
     talk.events({"jsonrpc": "2.0", "method": method, "params": params})
 
 
+def hold(talk: Talk, asked: dict[str, Any]) -> None:
+    """Begin a stream of events that lasts, and has none."""
+    listen(talk, asked)
+    hang(talk, asked)
+
+
 def old(talk: Talk, asked: dict[str, Any]) -> None:
     tool = {"name": "old", "inputSchema": {"type": "object"}}
     talk.result(asked, {**CACHED, "tools": [tool]})
@@ -242,6 +248,10 @@ def new(talk: Talk, asked: dict[str, Any]) -> None:
 
 def busy(talk: Talk, _asked: dict[str, Any]) -> None:
     talk.answer(429)
+
+
+def malformed(talk: Talk, asked: dict[str, Any]) -> None:
+    talk.result(asked, {**CACHED, "tools": 5})
 
 
 def by_turns(*ways: Way) -> Way:
@@ -259,9 +269,10 @@ def by_turns(*ways: Way) -> Way:
     [
         ([listen], [old, new]),
         ([listen], [old, busy, old, new]),
+        ([listen, hold], [old, busy, malformed, new]),
         ([listen, busy, busy, listen], [old, new]),
     ],
-    ids=["once", "a list fails", "streams fail"],
+    ids=["once", "a list fails", "lists fail and no stream ends", "streams fail"],
 )
 async def test_what_changed_while_nothing_listened_is_told(
     monkeypatch: pytest.MonkeyPatch, listens: list[Way], lists: list[Way]

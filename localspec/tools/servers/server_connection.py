@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
@@ -31,10 +31,11 @@ from localspec.tools.tool_messages import CallDone, CallTool, ServerGone, Server
 
 _MOST_PAGES = 32
 _STOPPED = "the call was stopped, or the server ended"
-_LIST_AGAIN_S = 1.0  # least seconds between two readings of a list, however often it changes
-# Between two streams of events, the first of which ended; each try that fails doubles it.
+# Least seconds between two readings of a list, however often it changes, and between two streams of
+# events, the first of which ended; each that fails doubles its own.
+_LIST_AGAIN_S = 1.0
 _LISTEN_AGAIN_S = 5.0
-_LISTEN_AGAIN_MOST_S = 60.0
+_MOST_AGAIN_S = 60.0
 _FAULT = "localspec/fault"  # what is wrong with a tool, in its `_meta`
 
 
@@ -167,14 +168,19 @@ class ServerConnection:
 
     async def _attend(self, client: Client, gone: asyncio.Event) -> None:
         """Until the server is gone or to be stopped, list its tools again when they change."""
+        wait_s = _LIST_AGAIN_S
         listening = asyncio.create_task(self._listen(client))
         try:
             while True:
                 if await _first(gone, self._stopping, self._changed) is not self._changed:
                     return
-                with suppress(MCPError, TimeoutError):  # then the earlier tools stay
+                try:
                     await self._list(client)
-                await _first(gone, self._stopping, within=_LIST_AGAIN_S)
+                    wait_s = _LIST_AGAIN_S
+                except (MCPError, TimeoutError, ValueError):  # the earlier tools stay until then
+                    self._changed.set()
+                    wait_s = min(2 * wait_s, _MOST_AGAIN_S)
+                await _first(gone, self._stopping, within=wait_s)
         finally:
             listening.cancel()
             await asyncio.wait([listening])
@@ -205,7 +211,7 @@ class ServerConnection:
                 if not again:  # it does not offer this
                     return
             await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, _LISTEN_AGAIN_MOST_S)
+            wait_s = min(2 * wait_s, _MOST_AGAIN_S)
 
     async def _list(self, client: Client) -> None:
         """Tell which tools the server offers, if that is new; not if it is to be stopped."""
