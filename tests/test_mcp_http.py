@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -264,6 +266,26 @@ def by_turns(*ways: Way) -> Way:
     return go
 
 
+@asynccontextmanager
+async def connected(
+    listens: list[Way], lists: list[Way]
+) -> AsyncIterator[asyncio.Queue[ToolReply]]:
+    """A connection to a server of 2026-07-28; yields what it tells."""
+    replies: asyncio.Queue[ToolReply] = asyncio.Queue()
+    ways: dict[str, Way] = {
+        "server/discover": discover,
+        "tools/list": by_turns(*lists),
+        "subscriptions/listen": by_turns(*listens),
+    }
+    with served(ways) as url:
+        settings = ServerSettings(url=url)
+        connection = server_connection.ServerConnection("s", settings, "m", replies.put_nowait)
+        try:
+            yield replies
+        finally:
+            await connection.stop()
+
+
 @pytest.mark.parametrize(
     ("listens", "lists"),
     [
@@ -279,22 +301,29 @@ async def test_what_changed_while_nothing_listened_is_told(
 ) -> None:
     for wait in ("_LISTEN_AGAIN_S", "_LIST_AGAIN_S"):
         monkeypatch.setattr(f"localspec.tools.servers.server_connection.{wait}", 0.1)
-    replies: asyncio.Queue[ToolReply] = asyncio.Queue()
-    ways: dict[str, Way] = {
-        "server/discover": discover,
-        "tools/list": by_turns(*lists),
-        "subscriptions/listen": by_turns(*listens),
-    }
-    with served(ways) as url:
-        settings = ServerSettings(url=url)
-        connection = server_connection.ServerConnection("s", settings, "m", replies.put_nowait)
-        try:
-            for name in ("old", "new"):
-                reply = await asyncio.wait_for(replies.get(), _PATIENCE_S)
-                assert isinstance(reply, ServerReady), reply
-                assert [tool.name for tool in reply.tools] == [name]
-        finally:
-            await connection.stop()
+    async with connected(listens, lists) as replies:
+        for name in ("old", "new"):
+            reply = await asyncio.wait_for(replies.get(), _PATIENCE_S)
+            assert isinstance(reply, ServerReady), reply
+            assert [tool.name for tool in reply.tools] == [name]
+
+
+async def test_streams_of_events_that_end_at_once_are_opened_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: asyncio.Queue[float] = asyncio.Queue()
+    sleep, times = asyncio.sleep, iter([0.0, 0.0, 0.0, 100.0])  # only the second stream lasts
+
+    async def rest(seconds: float) -> None:
+        waits.put_nowait(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(asyncio, "sleep", rest)
+    clock = SimpleNamespace(monotonic=lambda: next(times, 0.0))
+    monkeypatch.setattr("localspec.tools.servers.server_connection.time", clock)
+    async with connected([listen], [old]):
+        rests = [await asyncio.wait_for(waits.get(), _PATIENCE_S) for _ in range(7)]
+    assert rests == [5.0, 5.0, 10.0, 20.0, 40.0, 60.0, 60.0]
 
 
 @pytest.mark.slow

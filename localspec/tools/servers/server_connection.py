@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from math import inf
 from typing import Any
 from uuid import uuid4
 
@@ -32,7 +34,7 @@ from localspec.tools.tool_messages import CallDone, CallTool, ServerGone, Server
 _MOST_PAGES = 32
 _STOPPED = "the call was stopped, or the server ended"
 # Least seconds between two readings of a list, however often it changes, and between two streams of
-# events, the first of which ended; each that fails doubles its own.
+# events, the first of which ended; each that fails, or ends sooner, doubles its own.
 _LIST_AGAIN_S = 1.0
 _LISTEN_AGAIN_S = 5.0
 _MOST_AGAIN_S = 60.0
@@ -198,18 +200,21 @@ class ServerConnection:
         """A later server says so to those that listen: until it is gone, if it offers this."""
         again, wait_s = False, _LISTEN_AGAIN_S
         while True:
+            begun = inf
             try:
                 async with client.listen(tools_list_changed=True) as events:
                     if not events.honored.tools_list_changed:
                         return
                     if again:  # what has changed since the last stream was not told
                         self._changed.set()
-                    again, wait_s = True, _LISTEN_AGAIN_S
+                    again, begun = True, time.monotonic()
                     async for _ in events:
                         self._changed.set()
             except Exception:  # such as by a proxy on the way, or while the server is restarted
                 if not again:  # it does not offer this
                     return
+            if time.monotonic() - begun > wait_s:  # a shorter one is no better than none
+                wait_s = _LISTEN_AGAIN_S
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _MOST_AGAIN_S)
 
