@@ -177,19 +177,27 @@ async def test_no_call_has_less_time_than_the_settings_give_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "forgotten"),
+    ("code", "said", "forgotten"),
     [
-        ("Bad Request: No valid session ID provided", True),
-        ("Bad Request: Mcp-Session-Id header is required", True),
-        ("Bad request: session not found", True),
-        ("Bad Request: Server not initialized", True),
-        ("Invalid params: unknown session 'work'", False),
-        ("Bad Request: 5 is no text", False),
+        (-32000, "Bad Request: No valid session ID provided", True),
+        (-32000, "Bad Request: Mcp-Session-Id header is required", True),
+        (-32000, "Bad request: session not found", True),
+        (-32000, "Bad Request: Server not initialized", True),
+        (-32000, "No transport found for sessionId 5", True),
+        (-32000, "Invalid session", True),
+        (-32000, "Session expired", True),
+        (-32000, "Unknown session", True),
+        (-32602, "Invalid session ID", True),
+        (-32602, "Invalid params: unknown session 'work'", False),
+        (-32602, "Invalid params: no page has this session_id", False),
+        (-32600, "Bad Request: 5 is no text", False),
     ],
 )
-def test_a_restarted_server_is_connected_again(tools: Tools, said: str, forgotten: bool) -> None:
+def test_a_restarted_server_is_connected_again(
+    tools: Tools, code: int, said: str, forgotten: bool
+) -> None:
     def refuse(talk: Talk, _asked: dict[str, Any]) -> None:
-        talk.answer(400, failure(None, said))
+        talk.answer(400, failure(None, said, code))
 
     with served({"tools/call": first(refuse)}) as url:
         tools.start("s", legacy(url))

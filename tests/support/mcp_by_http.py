@@ -95,9 +95,9 @@ def hang(talk: Talk, _asked: dict[str, Any]) -> None:
         talk.rfile.read(1)
 
 
-def failure(number: object, message: str) -> dict[str, Any]:
+def failure(number: object, message: str, code: int = -32601) -> dict[str, Any]:
     """The answer to a request that fails."""
-    error = {"code": -32601, "message": message}
+    error = {"code": code, "message": message}
     return {"jsonrpc": "2.0", "id": number, "error": error}
 
 

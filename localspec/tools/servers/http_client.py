@@ -22,9 +22,13 @@ LARGEST_RESPONSE = 32 << 20
 
 _END_S = 2.0  # the most seconds that each step of ending a call or a session may take
 _SESSION = "mcp-session-id"
-# "Session" alone would be any, such as one that a tool has opened.
+# How servers refuse a session with status 400. That of invalid params (-32602) may be one that a
+# tool has opened.
 _FORGOTTEN = re.compile(
-    rb"session[ -]id|valid session|session not found|not initialized", re.IGNORECASE
+    rb"session[ -]id|\A(?!.*:\s*-32602).*"
+    rb"(session_?id|valid session|unknown session|no session|not initialized"
+    rb"|session (not found|(has )?expired|has been terminated))",
+    re.IGNORECASE | re.DOTALL,
 )
 _REFUSED = -32603  # an internal error, in JSON-RPC
 _LISTEN = "subscriptions/listen"
