@@ -216,7 +216,7 @@ def _discharging(supplies: Path) -> bool | None:
     told = [state for state in states if state not in ("", "Unknown")]
     if states and "1" in mains:
         return False
-    if told:  # a charger by USB is no mains
+    if told:  # a USB charger is not listed as mains
         return "Discharging" in told
     return True if states and mains else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,17 +30,14 @@ def legacy(url: str, timeout: float = 30.0) -> ServerSettings:
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Tools]:
-    tools = Tools()
-    yield tools
-    tools.close()
+    with closing(Tools()) as tools:
+        yield tools
 
 
 @pytest.fixture
 def tools(shared: Tools) -> Iterator[Tools]:
     yield shared
-    shared.process.stop("s")
-    while not shared.replies.empty():
-        shared.replies.get()
+    shared.stop("s")
 
 
 def first(way: Way, begun: threading.Event | None = None) -> Way:
@@ -190,7 +187,7 @@ async def test_no_call_has_less_time_than_the_settings_give_it() -> None:
         (-32602, "Invalid session ID", True),
         (-32602, "Invalid params: unknown session 'work'", False),
         (-32602, "Invalid params: no page has this session_id", False),
-        (-32600, "Bad Request: 5 is no text", False),
+        (-32600, "Bad Request: 5 is not a text", False),
     ],
 )
 def test_a_restarted_server_is_connected_again(

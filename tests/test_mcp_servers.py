@@ -69,6 +69,12 @@ class Tools:
         arguments = json.dumps({"text": text})
         return self.process.call(server, name, arguments, 30).result(_PATIENCE_S)
 
+    def stop(self, name: str) -> None:
+        """End a server, and forget what was told."""
+        self.process.stop(name)
+        while not self.replies.empty():
+            self.replies.get()
+
     def close(self) -> None:
         self.process.shut_down()
         self.process.join()
@@ -76,18 +82,15 @@ class Tools:
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Tools]:
-    tools = Tools()
-    yield tools
-    tools.close()
+    with closing(Tools()) as tools:
+        yield tools
 
 
 @pytest.fixture
 def tools(shared: Tools) -> Iterator[Tools]:
     shared.start("s", scripted())
     yield shared
-    shared.process.stop("s")
-    while not shared.replies.empty():
-        shared.replies.get()
+    shared.stop("s")
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -1212,7 +1212,7 @@ def test_a_better_head_is_not_replaced(tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_end_of_a_training_can_be_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the 32 bits of a head's file 0.3 is a little more: the head is no better than itself."""
+    """In the 32 bits of a head's file 0.3 is a little more, but a head does not lose to itself."""
     monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path / "data"))
     target = write_random_llama(tmp_path / "t.gguf")
     run, samples = run_of(target, quiet()), [AnsweredText(0, (1, 2, 3, 4, 5), 1)]

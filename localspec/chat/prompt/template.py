@@ -262,7 +262,7 @@ class ChatTemplate:
         """Guard an answer, but keep the marks of the thought that it begins with.
 
         By these templates find the thought. Elsewhere a mark of thoughts is only named, and becomes
-        plain text even if it is no token: many templates drop all that precedes the last one.
+        plain text even if it is not a token: many templates drop all that precedes the last one.
         """
         marks = self.dialect.marks
         pairs = marks.thoughts if marks.speech == "marks" else ()

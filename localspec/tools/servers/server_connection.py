@@ -213,7 +213,7 @@ class ServerConnection:
             except Exception:  # such as by a proxy on the way, or while the server is restarted
                 if not again:  # it does not offer this
                     return
-            if time.monotonic() - begun > wait_s:  # a shorter one is no better than none
+            if time.monotonic() - begun > wait_s:  # one that ends sooner counts as failed
                 wait_s = _LISTEN_AGAIN_S
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _MOST_AGAIN_S)

@@ -29,7 +29,7 @@ class CodeQuotes:
         self.line = self._fence = ""
 
     def add(self, text: str) -> None:
-        """Go on behind `text`."""
+        """Go on after `text`."""
         *lines, line = (self.line + text).split("\n")
         for whole in lines:
             self._fence = _fence_after(whole[-_LONGEST_LINE:], self._fence)
