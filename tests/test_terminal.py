@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -23,7 +24,7 @@ from localspec.loading.load import check
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.planning import load_plan
 from localspec.pairs.memory.placement import PROGRAM
-from tests.support import GOES_ON
+from tests.support import GOES_ON, screen_figures
 from tests.support.kills import ENDS, Killing, kill_app
 from tests.support.terminal import Terminal
 from tests.support.toy import DRAFT, TARGET
@@ -76,6 +77,26 @@ def test_three_turns_speculation_toggled_and_quit(terminal: Callable[..., Termin
     assert chat.ends() == 0
     assert chat.restored()
     assert "to go on with this conversation: localspec chat --continue" in chat.text()
+
+
+@pytest.mark.slow
+def test_the_speed_and_the_wait_on_the_screen_agree_with_a_stopwatch(
+    terminal: Callable[..., Terminal],
+) -> None:
+    """From the key that sends a question to the frame that shows the end of its answer."""
+    chat = terminal("starter", "--temp", "0", "--n-predict", "240", columns=110, rows=40)
+    chat.sees("ready")
+    chat.child.send("Tell a long story about a dog who wanted to see the sea.")
+    chat.sees("the sea.")
+    begun = time.perf_counter()
+    chat.child.send("\r")
+    chat.until(lambda: screen_figures.read(chat.text()).tokens, "the line below the answer")
+    took = time.perf_counter() - begun
+    said = screen_figures.read(chat.text())
+    assert said.wait is not None
+    assert said.tokens > 100
+    # A frame may come 0.1 s after its text, or later where other programs run.
+    assert took == pytest.approx(said.wait + (said.tokens - 1) / said.speed, rel=0.05, abs=0.4)
 
 
 def _takes_what_is_counted_for_the_program(chat: Terminal) -> None:
