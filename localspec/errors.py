@@ -273,10 +273,10 @@ def install_again() -> str:
     return f"Install localspec again from its wheel (FILE): {installs('--force-reinstall FILE')}"
 
 
-def rebuilds(version: str, flag: str, *, clone: bool, windows: bool) -> str:
-    """The command that compiles llama-cpp-python again, with `flag` for CMake.
+def rebuilds(version: str, *flags: str, clone: bool, windows: bool) -> str:
+    """The command that compiles llama-cpp-python again, with `flags` for CMake.
 
-    Version and flag may be empty. It is one of PowerShell for `windows`.
+    The version may be empty. It is one of PowerShell for `windows`.
     """
     version, of_wheel, _ = version.partition("+")  # +localspec.1: a wheel of our own
     build = "uv sync --inexact --no-cache --reinstall-package llama-cpp-python"
@@ -287,9 +287,10 @@ def rebuilds(version: str, flag: str, *, clone: bool, windows: bool) -> str:
             "--force-reinstall --no-deps --no-cache-dir"
             f' --no-binary llama-cpp-python "llama-cpp-python{version and f"=={version}"}"'
         )
-    if not flag:
+    if not flags:
         return build
-    return f'$env:CMAKE_ARGS="{flag}"; {build}' if windows else f'CMAKE_ARGS="{flag}" {build}'
+    asked = f'CMAKE_ARGS="{" ".join(flags)}"'
+    return f"$env:{asked}; {build}" if windows else f"{asked} {build}"
 
 
 def _has_uv() -> bool:

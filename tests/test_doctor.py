@@ -75,6 +75,7 @@ GOOD = MachineFacts(
     bandwidth=40e9,
     bandwidth_one=15e9,
 )
+CARD = DeviceMemory("a card", 10**10, 10**10, label="CUDA0")
 CUDA = (
     'CMAKE_ARGS="-DGGML_CUDA=on" uv sync --inexact --no-cache --reinstall-package llama-cpp-python'
 )
@@ -82,8 +83,7 @@ CUDA = (
 
 def test_a_good_machine_has_no_findings() -> None:
     assert findings(GOOD) == []
-    card = DeviceMemory("a card", 10**10, 10**10, label="CUDA0")
-    used = replace(GOOD, cards=("nvidia",), backends=("CUDA", "CPU"), devices=(card,))
+    used = replace(GOOD, cards=("nvidia",), backends=("CUDA", "CPU"), devices=(CARD,))
     assert findings(used) == []
 
 
@@ -167,9 +167,54 @@ def test_a_good_machine_has_no_findings() -> None:
 def test_what_is_wrong_is_said_with_what_helps(
     what: dict[str, Any], said: str, remedy: str
 ) -> None:
-    (found,) = findings(replace(GOOD, **what))
+    (found,) = findings(replace(GOOD, **{"compiler": "", **what}))
     assert said in found.what
     assert remedy in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("what", "flags"),
+    [
+        ({"amx_left_out": True}, {"-DGGML_NATIVE=off", "-DGGML_AVX512=on"}),
+        ({"features": ("avx512f",)}, {"-DGGML_NATIVE=on"}),
+        ({"features": ("avx512f",), "amx_left_out": True}, {"-DGGML_NATIVE=off"}),
+    ],
+)
+@pytest.mark.parametrize("clone", [True, False])
+def test_a_new_build_has_what_the_present_one_has(
+    what: dict[str, Any], flags: set[str], clone: bool
+) -> None:
+    backends = ("CUDA", "RPC", "CPU")
+    facts = replace(GOOD, devices=(CARD,), backends=backends, project=clone, **what)
+    for finding in findings(facts):
+        words = finding.remedy.partition('"')[2].partition('"')[0].split()
+        assert {"-DGGML_CUDA=on", "-DCMAKE_CXX_COMPILER=clang++", *flags} <= set(words)
+        assert ("-DGGML_RPC=on" in words) is not clone
+        assert not {"-DGGML_NATIVE=on", "-DGGML_NATIVE=off"} <= set(words)
+
+
+def test_one_build_answers_two_findings() -> None:
+    both = replace(GOOD, compiler="GCC 12.2.0", amx_left_out=True)
+    first, second = findings(both)
+    assert first.remedy == second.remedy
+    assert "clang++" in first.remedy
+    assert "-DGGML_NATIVE=off" in first.remedy
+    _, without = findings(replace(both, compilers=()))
+    assert "clang" not in without.remedy  # it would have to be installed first
+    (card, *_) = findings(replace(both, cards=("nvidia",)))
+    assert {"-DGGML_NATIVE=off", "-DGGML_CUDA=on"} <= set(card.remedy.split('"')[1].split())
+
+
+def test_a_build_by_a_compiler_that_came_for_it_alone_needs_no_clang() -> None:
+    (card,) = findings(replace(GOOD, cards=("nvidia",), compilers=()))
+    assert "clang" not in card.remedy
+
+
+def test_workers_cost_no_build_its_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rpc, "backends", lambda: ("CUDA", "CPU"))
+    with pytest.raises(EngineError) as refused:
+        rpc._function("no_such_function")
+    assert "-DGGML_CUDA=on -DGGML_RPC=on" in refused.value.remedy
 
 
 @pytest.mark.skipif(os.name == "nt", reason="PowerShell has other rules")
@@ -526,6 +571,6 @@ def test_no_more_threads_than_a_container_gives_time_for(
     [("linux", "nvidia"), ("win32", "nvidia"), ("linux", "amd"), ("win32", "intel")],
 )
 def test_the_page_on_installing_has_the_same_commands(system: str, cards: str) -> None:
-    (found,) = findings(replace(GOOD, system=system, cards=(cards,)))
+    (found,) = findings(replace(GOOD, system=system, cards=(cards,), compiler=""))
     page = (Path(__file__).parent.parent / "docs/install.md").read_text("utf-8")
     assert f"\n    {found.remedy}\n" in page

@@ -9,10 +9,9 @@ from typing import TypeAlias
 
 from localspec import formats
 from localspec.doctor.facts import MachineFacts, machine_facts
+from localspec.engine.llama import GPU_FLAGS, RPC, kept_flags
 from localspec.engine.llama.platform.rpc import SLOW_ANSWER_S
 from localspec.errors import rebuilds
-
-_GPU_BACKENDS = ("CUDA", "MTL", "Metal", "Vulkan", "ROCm", "HIP", "SYCL")
 
 
 class Level(Enum):
@@ -51,15 +50,27 @@ def findings(facts: MachineFacts) -> list[Finding]:
 
 
 # What every processor with AMX has besides: measured on a Xeon (docs/measurements/README.md).
-_WITHOUT_AMX = "-DGGML_NATIVE=off " + " ".join(
-    f"-DGGML_{name}=on" for name in ("AVX512", "AVX512_VBMI", "AVX512_VNNI", "AVX512_BF16")
+_WITHOUT_AMX = (
+    "-DGGML_NATIVE=off",
+    *(f"-DGGML_{name}=on" for name in ("AVX512", "AVX512_VBMI", "AVX512_VNNI", "AVX512_BF16")),
 )
+_CLANG = ("-DCMAKE_C_COMPILER=clang", "-DCMAKE_CXX_COMPILER=clang++")
 
 
-def rebuild(facts: MachineFacts, flag: str) -> str:
-    """The command that recompiles llama.cpp with a CMake flag, in this platform's shell."""
-    windows = facts.system == "win32"
-    return rebuilds(facts.llama_cpp, flag, clone=facts.project, windows=windows)
+def rebuild(facts: MachineFacts, *flags: str) -> str:
+    """The command that recompiles llama.cpp with flags for CMake, in this platform's shell.
+
+    It keeps what the present build has, and leaves out what crashes in it: otherwise the command of
+    one finding would undo that of another.
+    """
+    # In a clone uv asks for RPC by itself.
+    kept = kept_flags([name for name in facts.backends if name != RPC or not facts.project])
+    if facts.compiler.startswith("Clang") and _has_clang(facts):
+        kept += _CLANG
+    if facts.amx_left_out:
+        kept += _WITHOUT_AMX
+    every = dict.fromkeys((*kept, *flags))
+    return rebuilds(facts.llama_cpp, *every, clone=facts.project, windows=facts.system == "win32")
 
 
 def unused_card() -> tuple[str, str] | None:
@@ -104,7 +115,7 @@ def _graphics(facts: MachineFacts) -> Remarks:
 
 def _used(facts: MachineFacts) -> list[str]:
     """The backends for graphics cards that llama.cpp was built with."""
-    return [name for name in facts.backends if name.startswith(_GPU_BACKENDS)]
+    return [name for name in facts.backends if name.startswith(tuple(GPU_FLAGS))]
 
 
 def _instructions(facts: MachineFacts) -> Remarks:
@@ -112,18 +123,26 @@ def _instructions(facts: MachineFacts) -> Remarks:
     if unused:
         yield (
             f"the processor has {', '.join(unused)}, llama.cpp was built without",
-            rebuild(facts, "-DGGML_NATIVE=on"),
+            rebuild(facts, *(() if facts.amx_left_out else ("-DGGML_NATIVE=on",))),
         )
 
 
+def _slow_compiler(facts: MachineFacts) -> bool:
+    """Whether Clang's kernels verify drafts faster: measured with GCC 12, Clang 16 and 22."""
+    return facts.compiler.startswith("GCC") and not facts.devices
+
+
+def _has_clang(facts: MachineFacts) -> bool:
+    return "clang" in facts.compilers
+
+
 def _compiled(facts: MachineFacts) -> Remarks:
-    """Suggest Clang, whose kernels verify drafts faster: measured with GCC 12, Clang 16 and 22."""
-    if facts.compiler.startswith("GCC") and not facts.devices:
-        first = "" if "clang" in facts.compilers else " (install clang first)"
+    if _slow_compiler(facts):
+        first = "" if _has_clang(facts) else " (install clang first)"
         yield (
             f"llama.cpp was compiled by {facts.compiler}: compiled by Clang it checks four tokens"
             f" in about five sixths of the time{first}",
-            rebuild(facts, "-DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++"),
+            rebuild(facts, *_CLANG),
         )
 
 
@@ -193,7 +212,7 @@ def _notes(facts: MachineFacts) -> Remarks:
             "the processor's matrix unit (AMX) is left out, as llama.cpp's kernels for it crash in"
             " some builds, and with it the rearranging of weights: a build without AMX writes a"
             " token in about three quarters of the time, and reads prompts a fifth more slowly",
-            rebuild(facts, _WITHOUT_AMX),
+            rebuild(facts, *(_CLANG if _slow_compiler(facts) and _has_clang(facts) else ())),
         )
     if facts.address_space is not None:
         yield (

@@ -7,6 +7,7 @@ from localspec.engine.llama.heads.head import Head
 from localspec.engine.llama.heads.shared_head import SharedHead, head_of
 from localspec.engine.llama.model import Model, shown_name
 from localspec.engine.llama.platform.hardware import (
+    GPU_FLAGS,
     RPC,
     backends,
     build,
@@ -14,6 +15,7 @@ from localspec.engine.llama.platform.hardware import (
     default_threads,
     device_list,
     devices,
+    kept_flags,
     kernels,
     machine,
     most_threads,
@@ -26,6 +28,7 @@ from localspec.engine.llama.thread_controller import BUSY, LOOK_S, busy_cores, t
 
 __all__ = [
     "BUSY",
+    "GPU_FLAGS",
     "LOOK_S",
     "RPC",
     "BlockHead",
@@ -44,6 +47,7 @@ __all__ = [
     "device_list",
     "devices",
     "head_of",
+    "kept_flags",
     "kernels",
     "machine",
     "most_threads",

@@ -26,12 +26,12 @@ __all__ = [
 _PATH = "LLAMA_CPP_LIB_PATH"
 
 
-def rebuild(flag: str = "") -> str:
-    """The command that compiles llama.cpp for this system, with a CMake flag if one is given."""
+def rebuild(*flags: str) -> str:
+    """The command that compiles llama.cpp for this system, with these flags for CMake."""
     from importlib.metadata import distributions  # noqa: PLC0415 - takes a moment
 
     version = next((each.version for each in distributions(name="llama-cpp-python")), "")
-    return rebuilds(version, flag, clone=in_clone(), windows=os.name == "nt")
+    return rebuilds(version, *flags, clone=in_clone(), windows=os.name == "nt")
 
 
 def _refusal(error: Exception) -> EngineError:

@@ -25,6 +25,17 @@ _CPU, _GPU, _INTEGRATED_GPU = 0, 1, 2  # enum ggml_backend_dev_type
 RPC = "RPC"
 """llama.cpp's backend for other machines' devices, and the prefix of their names."""
 
+GPU_FLAGS: Final = {
+    "CUDA": "-DGGML_CUDA=on",
+    "MTL": "-DGGML_METAL=on",
+    "Metal": "-DGGML_METAL=on",
+    "Vulkan": "-DGGML_VULKAN=on",
+    "ROCm": "-DGGML_HIP=on",
+    "HIP": "-DGGML_HIP=on",
+    "SYCL": "-DGGML_SYCL=on",
+}
+"""llama.cpp's backends for graphics cards, and the flags for CMake that build them."""
+
 _HANDLE, _NUMBER, _TEXT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
 _NUMBER_P = ctypes.POINTER(_NUMBER)
 
@@ -115,6 +126,12 @@ def backends() -> tuple[str, ...]:
     library = ggml()
     handles = (library.reg_get(i) for i in range(library.reg_count()))
     return tuple(_said(library.reg_name(handle)) for handle in handles)
+
+
+def kept_flags(names: Sequence[str]) -> list[str]:
+    """The flags for CMake with which a new build has the backends `names`, too."""
+    flags = GPU_FLAGS | {RPC: "-DGGML_RPC=on"}
+    return [flag for key, flag in flags.items() if any(name.startswith(key) for name in names)]
 
 
 def repacking_works() -> bool:

@@ -24,10 +24,12 @@ import psutil
 from localspec.engine.llama.library import rebuild
 from localspec.engine.llama.platform.hardware import (
     RPC,
+    backends,
     build,
     device_list,
     devices,
     ggml,
+    kept_flags,
     unwrapped,
 )
 from localspec.engine.record.stats import DeviceMemory
@@ -236,9 +238,10 @@ def _function(name: str) -> int:
     backend = ggml().reg_by_name(RPC.encode())
     address = backend and ggml().reg_get_proc_address(backend, f"ggml_backend_rpc_{name}".encode())
     if not address:
+        command = rebuild(*kept_flags(backends()), "-DGGML_RPC=on")
         raise EngineError(
             "this build of llama.cpp has no RPC backend",
-            f"Do without workers, or build it anew: {rebuild('-DGGML_RPC=on')}",
+            f"Do without workers, or build it anew: {command}",
         )
     return int(address)
 
