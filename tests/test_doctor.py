@@ -21,6 +21,7 @@ from localspec.cli.machine.doctor import _fact_lines, _threads_asked
 from localspec.cli.settings_file import SettingsFile
 from localspec.cli.subcommands import cli
 from localspec.doctor import facts
+from localspec.doctor import findings as findings_module
 from localspec.doctor.facts import (
     MachineFacts,
     WorkerFacts,
@@ -191,6 +192,23 @@ def test_a_new_build_has_what_the_present_one_has(
         assert {"-DGGML_CUDA=on", "-DCMAKE_CXX_COMPILER=clang++", *flags} <= set(words)
         assert ("-DGGML_RPC=on" in words) is not clone
         assert not {"-DGGML_NATIVE=on", "-DGGML_NATIVE=off"} <= set(words)
+
+
+def test_cuda_is_found_where_its_packages_put_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "nvcc").touch()
+    monkeypatch.setattr(facts.shutil, "which", lambda _: None)
+    for module in (facts, findings_module):
+        monkeypatch.setattr(module, "NVCC", tmp_path / "nvcc")
+    assert facts._compilers() == (str(tmp_path / "nvcc"),)
+    (card,) = findings(replace(GOOD, cards=("nvidia",), compilers=facts._compilers()))
+    assert "toolkit first" not in card.what
+    assert f'"-DGGML_CUDA=on -DCMAKE_CUDA_COMPILER={tmp_path / "nvcc"}" uv sync' in card.remedy
+    page = (Path(__file__).parent.parent / "docs/install.md").read_text("utf-8")
+    assert "`-DGGML_CUDA=on -DCMAKE_CUDA_COMPILER=/usr/local/cuda/bin/nvcc`" in page
+    monkeypatch.setattr(facts.shutil, "which", lambda name: name)
+    assert facts._compilers() == ("clang", "nvcc")
 
 
 def test_one_build_answers_two_findings() -> None:

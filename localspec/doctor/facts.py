@@ -39,6 +39,8 @@ from localspec.errors import EngineError, in_clone
 _VENDORS = {"0x10de": "nvidia", "0x1002": "amd", "0x8086": "intel"}
 _DRM = Path("/sys/class/drm")
 _DISPLAY_CLASS = r"SYSTEM\CurrentControlSet\Control\Class\{4d36e968-e325-11ce-bfc1-08002be10318}"
+NVCC = Path("/usr/local/cuda/bin/nvcc")
+"""Where NVIDIA's packages for Linux put CUDA's compiler; no shell looks there by itself."""
 _MOST_CARDS = 16
 _MOST_READ = 1 << 28
 _LEAST_READ = 1 << 24
@@ -85,7 +87,7 @@ class MachineFacts:
         amx_left_out: whether llama.cpp's kernels for AMX crash in this build.
         backends: those of llama.cpp's build.
         cards: makers of all graphics cards, even if llama.cpp cannot use them.
-        compilers: which of ``clang`` and ``nvcc`` (CUDA) are here.
+        compilers: which of ``clang`` and ``nvcc`` (CUDA) are here; `NVCC` if the shell finds none.
         project: whether localspec runs from its own folder, which uv builds; else pip does.
         memory_total, memory_free: within the machine's and the container's limit.
         address_space: what `ulimit -v` leaves, None without a limit.
@@ -236,7 +238,11 @@ def _built_for(system_info: str) -> tuple[str, ...]:
 
 def _compilers() -> tuple[str, ...]:
     found = {name for name in ("clang", "nvcc") if shutil.which(name) is not None}
-    return tuple(sorted(found | ({"nvcc"} if "CUDA_PATH" in os.environ else set())))
+    if "nvcc" not in found and NVCC.is_file():
+        found.add(str(NVCC))
+    elif "CUDA_PATH" in os.environ:
+        found.add("nvcc")
+    return tuple(sorted(found))
 
 
 def _cards() -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from localspec import formats
-from localspec.doctor.facts import MachineFacts, machine_facts
+from localspec.doctor.facts import NVCC, MachineFacts, machine_facts
 from localspec.engine.llama import GPU_FLAGS, RPC, kept_flags
 from localspec.engine.llama.platform.rpc import SLOW_ANSWER_S
 from localspec.errors import rebuilds
@@ -70,6 +70,8 @@ def rebuild(facts: MachineFacts, *flags: str) -> str:
     if facts.amx_left_out:
         kept += _WITHOUT_AMX
     every = dict.fromkeys((*kept, *flags))
+    if GPU_FLAGS["CUDA"] in every and str(NVCC) in facts.compilers:
+        every[f"-DCMAKE_CUDA_COMPILER={NVCC}"] = None
     return rebuilds(facts.llama_cpp, *every, clone=facts.project, windows=facts.system == "win32")
 
 
@@ -101,7 +103,11 @@ def _graphics(facts: MachineFacts) -> Remarks:
             "Update the graphics driver, then run: localspec doctor",
         )
     elif "nvidia" in facts.cards:
-        compiler = "" if "nvcc" in facts.compilers else " (install NVIDIA's CUDA toolkit first)"
+        compiler = (
+            ""
+            if {"nvcc", str(NVCC)} & {*facts.compilers}
+            else " (install NVIDIA's CUDA toolkit first)"
+        )
         yield (
             f"there is an NVIDIA card, but llama.cpp was built for the CPU alone{compiler}",
             rebuild(facts, "-DGGML_CUDA=on"),
