@@ -281,7 +281,8 @@ def rebuilds(version: str, *flags: str, clone: bool, windows: bool) -> str:
     version, of_wheel, _ = version.partition("+")  # +localspec.1: a wheel of our own
     build = "uv sync --inexact --no-cache --reinstall-package llama-cpp-python"
     if of_wheel:
-        build += " --no-binary-package llama-cpp-python"
+        # uv's lock file, which only an upgrade changes, knows that version as wheels alone.
+        build += " --no-binary-package llama-cpp-python --upgrade-package llama-cpp-python"
     if not clone:
         build = installs(
             "--force-reinstall --no-deps --no-cache-dir"

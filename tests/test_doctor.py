@@ -6,9 +6,13 @@ import json
 import os
 import platform
 import shlex
+import shutil
+import subprocess
 import sys
+import tarfile
 from dataclasses import replace
 from functools import partial
+from io import BytesIO
 from pathlib import Path, PureWindowsPath
 from types import SimpleNamespace
 from typing import Any
@@ -582,6 +586,56 @@ def test_no_more_threads_than_a_container_gives_time_for(
     monkeypatch.setattr(hardware, "_fast", lambda _: None)
     monkeypatch.setattr(hardware.os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
     assert hardware.default_threads() == (64 if share is None else int(share))
+
+
+_BACKEND = """
+import zipfile
+
+def build_wheel(folder, config_settings=None, metadata_directory=None, version="0.3.36"):
+    name = f"llama_cpp_python-{version}-py3-none-any.whl"
+    known = f"llama_cpp_python-{version}.dist-info/"
+    with zipfile.ZipFile(f"{folder}/{name}", "w") as wheel:
+        about = f"Metadata-Version: 2.2\\nName: llama-cpp-python\\nVersion: {version}\\n"
+        wheel.writestr(known + "METADATA", about)
+        wheel.writestr(known + "WHEEL", "Wheel-Version: 1.0\\nTag: py3-none-any\\n")
+        wheel.writestr(known + "RECORD", "")
+    return name
+"""
+_PROJECT = """[project]
+name = "{name}"
+version = "{version}"
+dependencies = {needs}
+requires-python = ">=3.11"
+"""
+
+
+@pytest.mark.skipif(shutil.which("uv") is None, reason="uv is what is tested")
+def test_a_clone_goes_back_from_a_wheel_to_the_source(tmp_path: Path) -> None:
+    """By the command that is printed and written, while uv still knows the folder of wheels."""
+    folder, clone = tmp_path / "wheels", tmp_path / "clone"
+    folder.mkdir()
+    clone.mkdir()
+    made: dict[str, Any] = {}
+    exec(_BACKEND, made)
+    made["build_wheel"](folder, version="0.3.36+localspec.1")
+    system = '[build-system]\nrequires = []\nbuild-backend = "made"\nbackend-path = ["."]\n'
+    about = _PROJECT.format(name="llama-cpp-python", version="0.3.36", needs=[])
+    with tarfile.open(folder / "llama_cpp_python-0.3.36.tar.gz", "w:gz") as archive:
+        for name, text in (("pyproject.toml", about + system), ("made.py", _BACKEND)):
+            entry = tarfile.TarInfo(f"llama_cpp_python-0.3.36/{name}")
+            entry.size = len(text)
+            archive.addfile(entry, BytesIO(text.encode()))
+    needs = ["llama-cpp-python>=0.3.36"]
+    (clone / "pyproject.toml").write_text(_PROJECT.format(name="clone", version="1", needs=needs))
+    settings = os.environ | {"UV_FIND_LINKS": str(folder), "UV_NO_INDEX": "1", "UV_OFFLINE": "1"}
+    settings |= {"UV_PYTHON": sys.executable, "UV_CACHE_DIR": str(tmp_path / "cache")}
+    settings.pop("VIRTUAL_ENV", None)
+    back = errors.rebuilds("0.3.36+localspec.1", clone=True, windows=False)
+    for command, version in (("uv sync", "0.3.36+localspec.1"), (back, "0.3.36")):
+        subprocess.run(shlex.split(command), cwd=clone, env=settings, check=True, timeout=60)
+        assert [*clone.glob(f".venv/**/llama_cpp_python-{version}.dist-info")]
+    page = (Path(__file__).parent.parent / "docs/install.md").read_text("utf-8")
+    assert f"\n    {back}\n" in page
 
 
 @pytest.mark.parametrize(
