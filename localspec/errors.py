@@ -266,10 +266,12 @@ def installs_extra(name: str) -> str:
 def install_again() -> str:
     """The sentence with the command that replaces all that is installed.
 
-    Outside of a clone localspec came in a file: no release of it is published.
+    In a clone llama.cpp stays: it would lose how it was built, such as for a graphics card, and has
+    its own command (`rebuilds`). Outside localspec came in a file: no release of it is published.
     """
     if in_clone():
-        return "Install localspec again: uv sync --inexact --reinstall"
+        command = "uv sync --inexact --reinstall --no-install-package llama-cpp-python"
+        return f"Install localspec again: {command}"
     return f"Install localspec again from its wheel (FILE): {installs('--force-reinstall FILE')}"
 
 

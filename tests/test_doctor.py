@@ -305,7 +305,8 @@ def test_in_a_clone_uv_keeps_the_extras_that_are_there(monkeypatch: pytest.Monke
     monkeypatch.setenv("UV", "uv")
     assert errors.installs_extra("mcp") == "uv sync --inexact --extra mcp"
     assert library.rebuild().startswith(CUDA.partition(" ")[2])
-    assert errors.of_import(ImportError("it"))[1].endswith(": uv sync --inexact --reinstall")
+    again = errors.of_import(ImportError("it"))[1]  # llama.cpp may be built for a card
+    assert again.endswith(": uv sync --inexact --reinstall --no-install-package llama-cpp-python")
 
 
 def test_what_is_enough_is_no_finding() -> None:
@@ -610,7 +611,9 @@ requires-python = ">=3.11"
 
 
 @pytest.mark.skipif(shutil.which("uv") is None, reason="uv is what is tested")
-def test_a_clone_goes_back_from_a_wheel_to_the_source(tmp_path: Path) -> None:
+def test_a_clone_goes_back_from_a_wheel_to_the_source_and_keeps_what_it_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By the command that is printed and written, while uv still knows the folder of wheels."""
     folder, clone = tmp_path / "wheels", tmp_path / "clone"
     folder.mkdir()
@@ -634,6 +637,12 @@ def test_a_clone_goes_back_from_a_wheel_to_the_source(tmp_path: Path) -> None:
     for command, version in (("uv sync", "0.3.36+localspec.1"), (back, "0.3.36")):
         subprocess.run(shlex.split(command), cwd=clone, env=settings, check=True, timeout=60)
         assert [*clone.glob(f".venv/**/llama_cpp_python-{version}.dist-info")]
+    monkeypatch.setattr(errors, "in_clone", lambda: True)
+    (built,) = clone.glob(".venv/**/llama_cpp_python-0.3.36.dist-info")
+    (built / "INSTALLER").write_text("this one")
+    _, _, again = errors.install_again().partition(": ")
+    subprocess.run(shlex.split(again), cwd=clone, env=settings, check=True, timeout=60)
+    assert (built / "INSTALLER").read_text() == "this one"
     page = (Path(__file__).parent.parent / "docs/install.md").read_text("utf-8")
     assert f"\n    {back}\n" in page
 

@@ -103,13 +103,10 @@ def _graphics(facts: MachineFacts) -> Remarks:
             "Update the graphics driver, then run: localspec doctor",
         )
     elif "nvidia" in facts.cards:
-        compiler = (
-            ""
-            if {"nvcc", str(NVCC)} & {*facts.compilers}
-            else " (install NVIDIA's CUDA toolkit first)"
-        )
+        here = {"nvcc", str(NVCC)} & {*facts.compilers}
+        first = "" if here else " (install NVIDIA's CUDA toolkit first)"
         yield (
-            f"there is an NVIDIA card, but llama.cpp was built for the CPU alone{compiler}",
+            f"there is an NVIDIA card, but llama.cpp was built for the CPU alone{first}",
             rebuild(facts, "-DGGML_CUDA=on"),
         )
     elif "apple" in facts.cards:
