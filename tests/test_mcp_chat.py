@@ -400,6 +400,21 @@ async def test_what_a_server_is_said_to_do_is_so(tmp_path: Path) -> None:
         await chat.until(lambda: "notes  off  notes" in chat.transcript())
 
 
+async def test_a_tool_of_a_server_that_is_off_is_switched_in_the_file(tmp_path: Path) -> None:
+    async with with_tools(tmp_path) as (chat, _, tools):
+        await chat.send("/mcp off files")
+        for word, off in (("off", ("read",)), ("on", ())):
+            await chat.send(f"/mcp {word} files read")
+            await chat.until(
+                lambda word=word: f"files: read is {word}" in chat.transcript()  # type: ignore[misc]
+            )
+            assert tools.file.servers()["files"].disabled_tools == off
+        assert "The server is off: /mcp on files starts it." in chat.transcript()
+        assert tools.file.servers()["files"].disabled
+        await chat.send("/mcp on fils read")
+        await chat.until(lambda: "there is no server fils" in chat.transcript())
+
+
 async def test_every_session_is_told_of_the_tools(tmp_path: Path) -> None:
     async with with_tools(tmp_path) as (chat, _, tools):
         info = chat.app.session

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from localspec import formats
 from localspec.errors import UsageError
 from localspec.safe_text import one_line, reason
@@ -40,7 +42,9 @@ def mcp(servers: ToolServers, argument: str) -> None:
             _switch(servers, name, on=word == "on")
         case (("on" | "off"), [name, tool]):
             servers.switch_tool(name, tool, on=word == "on")
-            _say(servers, f"{name}: {tool} is {word}")
+            starts = f"The server is off: /mcp on {shlex.quote(name)} starts it."
+            remedy = "" if name in servers.known else starts
+            _say(servers, f"{name}: {tool} is {word}", remedy)
         case _:
             if word in _TAKES:
                 raise UsageError(f"/mcp {word} needs {_TAKES[word]}", _WAYS)

@@ -137,13 +137,13 @@ class ToolServers:
         return found
 
     def switch_tool(self, server: str, tool: str, *, on: bool) -> None:
-        """Offer a tool to the model, or no longer; also of a server that is gone at present.
+        """Offer a tool to the model, or no longer; also of a server that is off or gone at present.
 
         Raises:
-            UsageError: there is no such tool, or the file cannot be written.
+            UsageError: there is no such server or tool, or the file cannot be read or written.
         """
-        known = self.known.get(server)
-        if known is None or (known.tools and tool not in [one.name for one in known.tools]):
+        known = self.known.get(server) or KnownServer(self.settings(server))
+        if known.tools and tool not in [one.name for one in known.tools]:
             raise UsageError(f"{server} offers no tool {tool}", "/mcp lists them.")
         off = [one for one in known.settings.disabled_tools if one != tool]
         if not on:
