@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import os
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,7 +30,14 @@ from localspec.cli.standard_streams import ProgressLine, read_prompt
 from localspec.cli.subcommands import cli
 from localspec.engine.cancel import Cancel
 from localspec.engine.record.stats import FinishReason
-from localspec.errors import Cancelled, EngineDied, LocalspecError, NotOnHub, OutOfMemory
+from localspec.errors import (
+    Cancelled,
+    EngineDied,
+    LocalspecError,
+    NotOnHub,
+    OutOfMemory,
+    save_as_utf8,
+)
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.results import BrokenAnswer
@@ -560,7 +569,14 @@ def test_what_is_piped_in_stands_below_the_prompt(arguments: list[str]) -> None:
 
 def test_standard_input_that_is_not_utf8() -> None:
     running = process("toy", "-n", "4", stdin=subprocess.PIPE)
-    fails(finished(running, b"caf\xe9 au lait"), "not UTF-8", "0xe9", "iconv")
+    fails(finished(running, b"caf\xe9 au lait"), "not UTF-8", "0xe9", "Save it as UTF-8")
+
+
+@pytest.mark.skipif(os.name == "nt" or shutil.which("iconv") is None, reason="needs iconv")
+def test_the_command_that_converts_converts() -> None:
+    command = shlex.split(save_as_utf8().partition(": ")[2])
+    done = subprocess.run(command, input=b"caf\xe9", capture_output=True, check=True)
+    assert done.stdout.decode() == "café"
 
 
 @pytest.mark.slow

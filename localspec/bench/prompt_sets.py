@@ -15,7 +15,7 @@ from localspec import formats
 from localspec.chat.settings import ChatSettings, Gamma
 from localspec.drafter_names import LOOKUP
 from localspec.engine.round.params import SamplingParams
-from localspec.errors import LocalspecError, UsageError
+from localspec.errors import LocalspecError, UsageError, save_as_utf8
 from localspec.pairs.disk import folders
 from localspec.safe_text import decoded
 
@@ -236,9 +236,7 @@ def read(path: Path) -> PromptSet:
         ) from None
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
-        raise LocalspecError(
-            f"line {line} of {path} is not UTF-8", "Convert it first (iconv -t UTF-8)."
-        ) from None
+        raise LocalspecError(f"line {line} of {path} is not UTF-8", save_as_utf8()) from None
     found = [_parsed(line, n, path) for n, line in enumerate(lines, 1) if line.strip()]
     if not found:
         raise LocalspecError(

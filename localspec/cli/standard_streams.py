@@ -15,7 +15,7 @@ from contextlib import suppress
 import click
 
 from localspec import formats
-from localspec.errors import LocalspecError
+from localspec.errors import LocalspecError, save_as_utf8
 from localspec.safe_text import decoded, one_line, safe, shortened
 
 _EVERY_S = 10.0  # between two lines of progress without a terminal
@@ -80,7 +80,7 @@ def read_prompt() -> str:
     except UnicodeDecodeError as error:
         raise LocalspecError(
             f"standard input is not UTF-8 (byte {error.start} is 0x{raw[error.start]:02x})",
-            "Convert it first, for example with iconv -t UTF-8.",
+            save_as_utf8(),
         ) from None
 
 
