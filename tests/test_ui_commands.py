@@ -160,9 +160,14 @@ def test_files_that_no_prompt_can_hold_are_refused(tmp_path: Path) -> None:
         file.write_text("x" * size)
         with pytest.raises(UsageError, match=kind):
             extracts.attached(file)
-    file.write_bytes(b"a\0b")
-    with pytest.raises(UsageError, match="not UTF-8 text"):
-        extracts.attached(file)
+    for content, way in (
+        (b"a\0b", "Attach text files"),
+        ("é".encode("latin1"), "Save it as UTF-8"),
+    ):
+        file.write_bytes(content)
+        with pytest.raises(UsageError, match="not UTF-8 text") as refused:
+            extracts.attached(file)
+        assert way in refused.value.remedy
     with pytest.raises(UsageError, match="cannot read"):
         extracts.attached(tmp_path)
 
@@ -274,6 +279,12 @@ def test_no_program_copies_on_another_machine(
     assert [*clipboard._commands()]
     monkeypatch.setenv("SSH_CONNECTION", "192.0.2.1 1 192.0.2.2 22")
     assert not [*clipboard._commands()]
+
+
+def test_a_block_of_code_that_is_not_there() -> None:
+    answer = Answer([Span("```py\nprint()\n```\n", Origin.TARGET)])
+    with pytest.raises(UsageError, match="the last answer has 1 block of code"):
+        extracts.to_copy([answer], "code 2")
 
 
 def test_an_answer_that_is_only_a_thought_so_far_is_not_copied() -> None:

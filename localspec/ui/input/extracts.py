@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
+from localspec import formats
 from localspec.errors import UsageError
 from localspec.pairs.disk.folders import is_file, user_path
 from localspec.safe_text import decoded_without_zeros
@@ -37,8 +38,10 @@ def attached(path: Path) -> str:
         text = decoded_without_zeros(path.read_bytes())
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", "Check the path.") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is not UTF-8 text", "Attach text files only.") from None
+    except UnicodeDecodeError as error:
+        binary = b"\0" in error.object  # a picture; not an older program's text
+        way = "Attach text files only." if binary else "Save it as UTF-8 to attach it."
+        raise UsageError(f"{path} is not UTF-8 text", way) from None
     if len(text) > LONGEST:
         raise UsageError(f"{path} is too long: {len(text):,} characters", _SHORTER)
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
@@ -117,7 +120,8 @@ def _code(answer: str, number: str) -> tuple[str, str]:
         raise UsageError("there is no code in the last answer")
     index = _whole(number) if number else len(blocks)
     if index > len(blocks):
-        raise UsageError(f"the last answer has {len(blocks)} blocks of code")
+        here = formats.counted(len(blocks), "block")
+        raise UsageError(f"the last answer has {here} of code")
     return blocks[index - 1], f"block {index} of {len(blocks)}"
 
 
