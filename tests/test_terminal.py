@@ -20,6 +20,7 @@ import pytest
 if sys.platform == "win32":
     pytest.skip("needs a pseudo-terminal", allow_module_level=True)
 
+from localspec.cli.answers import chat as chat_command
 from localspec.loading.load import check
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.planning import load_plan
@@ -192,6 +193,18 @@ def test_without_a_terminal_it_says_what_to_use_instead() -> None:
     assert done.returncode == 2
     assert "needs a terminal" in done.stderr
     assert "localspec run" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("variables", "way"), [({"MSYSTEM": "MINGW64"}, "winpty localspec chat"), ({}, "run -p TEXT")]
+)
+def test_on_windows_no_command_is_named_that_its_shells_refuse(
+    variables: dict[str, str], way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PowerShell takes no ``<``, and the window of Git Bash is a pipe to other programs."""
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(os, "environ", variables)
+    assert chat_command._without_terminal().endswith(way)
 
 
 def test_a_screen_that_nobody_could_see_is_not_opened() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import suppress
 from dataclasses import replace
@@ -54,10 +55,7 @@ def command(
     """
     # The screen is drawn on standard error. One that is closed (>&-) is None.
     if not all(one and one.isatty() for one in (sys.stdin, sys.stdout, sys.stderr)):
-        raise UsageError(
-            "the chat needs a terminal",
-            "Without one, use: localspec run -p TEXT, or localspec run < FILE.",
-        )
+        raise UsageError("the chat needs a terminal", _without_terminal())
     options = replace(options, repeat_stop=repeat_stop)
     if latest and resume is not None:
         if typed("latest") is typed("resume"):
@@ -83,6 +81,14 @@ def command(
         appearance=appearance,
     )
     _say_how_to_go_on(shown)
+
+
+def _without_terminal() -> str:
+    if sys.platform != "win32":
+        return "Without one, use: localspec run -p TEXT, or localspec run < FILE."
+    if "MSYSTEM" in os.environ:  # Git Bash, whose own window is a pipe to other programs
+        return "Start it in Windows Terminal, or: winpty localspec chat"
+    return "Without one, use: localspec run -p TEXT"  # PowerShell refuses <
 
 
 def _found(words: str) -> ConversationHeader | None:
