@@ -90,7 +90,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _own_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep tests away from their user's records and settings, and from the clipboard of X."""
+    """Keep tests away from their user's records, settings and clipboards of X and Wayland."""
     folders = {
         "LOCALSPEC_CACHE": str(tmp_path_factory.mktemp("cache")),
         "LOCALSPEC_DATA": str(tmp_path_factory.mktemp("data")),

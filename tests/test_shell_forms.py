@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from localspec.cli import shell_completion
 from localspec.cli.machine import ps
 from localspec.cli.machine.ps import command_of
 from localspec.cli.questions import is_question
@@ -314,6 +315,57 @@ def test_other_shells_are_told_in_their_own_files(
     else:
         assert done.code == 0, done.err
         assert (tmp_path / file).is_file()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="bash is a script of the shell here")
+@pytest.mark.parametrize(
+    ("version", "variable"), [("3.2.57(1)-release", "SHELL"), ("4.3.48(1)-release", "PATH")]
+)
+def test_a_bash_that_knows_no_such_completion_is_left_as_it_is(
+    tmp_path: Path, version: str, variable: str
+) -> None:
+    (tmp_path / "bash").write_text(f"#!/bin/sh\necho '{version}'\n")
+    (tmp_path / "bash").chmod(0o755)
+    (tmp_path / ".bashrc").write_text("alias x=y\n")
+    paths = {"SHELL": str(tmp_path / "bash"), "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    home = {"HOME": str(tmp_path), "SHELL": "/bin/zsh", variable: paths[variable]}
+    done = shell(tmp_path, "--install-completion", "bash", more=home)
+    assert (done.code, done.out) == (1, "")
+    assert f"bash {version[:3]} cannot complete" in done.err
+    assert (tmp_path / ".bashrc").read_text() == "alias x=y\n"
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@pytest.mark.parametrize(("there", "told"), [(None, ".bash_profile"), (".profile", ".profile")])
+def test_bash_on_macos_reads_a_file_of_its_login(
+    there: str | None, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new .bash_profile would take the place of a .profile that is there."""
+    if there:
+        (tmp_path / there).write_text("alias x=y\n")
+    monkeypatch.setattr(shell_completion.sys, "platform", "darwin")
+    done = shell(tmp_path, "--install-completion", "bash", more={"HOME": str(tmp_path)})
+    assert done.code == 0, done.err
+    assert "completion.bash" in (tmp_path / told).read_text()
+    assert not (tmp_path / ".bashrc").exists()
+
+
+@pytest.mark.parametrize("uv", [True, False])
+def test_a_program_that_the_shell_does_not_find_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, uv: bool
+) -> None:
+    """`uv run` adds the folder of its environment to the path, for the command alone."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "localspec").touch(0o755)
+    monkeypatch.setattr(shell_completion.sys, "executable", str(folder / "python"))
+    monkeypatch.delenv("UV", raising=False)
+    if uv:
+        monkeypatch.setenv("UV", "uv")
+    home = {"HOME": str(tmp_path), "PATH": str(folder), "ZDOTDIR": ""}
+    done = shell(tmp_path, "--install-completion", "zsh", more=home)
+    assert done.code == 0, done.err
+    assert (f"add {folder} to its PATH" in done.out) is uv
 
 
 def test_zsh_reads_its_files_in_a_folder_of_choice(tmp_path: Path) -> None:
