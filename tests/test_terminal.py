@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -202,8 +203,7 @@ def test_on_windows_no_command_is_named_that_its_shells_refuse(
     variables: dict[str, str], way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PowerShell takes no ``<``, and the window of Git Bash is a pipe to other programs."""
-    monkeypatch.setattr(sys, "platform", "win32")
-    monkeypatch.setattr(os, "environ", variables)
+    monkeypatch.setattr(chat_command, "os", SimpleNamespace(name="nt", environ=variables))
     assert chat_command._without_terminal().endswith(way)
 
 

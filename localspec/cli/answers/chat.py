@@ -84,7 +84,7 @@ def command(
 
 
 def _without_terminal() -> str:
-    if sys.platform != "win32":
+    if os.name != "nt":
         return "Without one, use: localspec run -p TEXT, or localspec run < FILE."
     if "MSYSTEM" in os.environ:  # Git Bash, whose own window is a pipe to other programs
         return "Start it in Windows Terminal, or: winpty localspec chat"
