@@ -630,7 +630,9 @@ def test_a_clone_goes_back_from_a_wheel_to_the_source_and_keeps_what_it_built(
             archive.addfile(entry, BytesIO(text.encode()))
     needs = ["llama-cpp-python>=0.3.36"]
     (clone / "pyproject.toml").write_text(_PROJECT.format(name="clone", version="1", needs=needs))
-    settings = os.environ | {"UV_FIND_LINKS": str(folder), "UV_NO_INDEX": "1", "UV_OFFLINE": "1"}
+    # Without the settings of these tests' own environment, which uv would change.
+    settings = {name: value for name, value in os.environ.items() if not name.startswith("UV_")}
+    settings |= {"UV_FIND_LINKS": str(folder), "UV_NO_INDEX": "1", "UV_OFFLINE": "1"}
     settings |= {"UV_PYTHON": sys.executable, "UV_CACHE_DIR": str(tmp_path / "cache")}
     settings.pop("VIRTUAL_ENV", None)
     back = errors.rebuilds("0.3.36+localspec.1", clone=True, windows=False)
