@@ -5,16 +5,24 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from localspec.chat.conversation import Message, Role
 from localspec.chat.dialects import ContentPiece
+from localspec.chat.events import TurnEnd
 from localspec.chat.prompt.infill_prompt import InfillPrompt
-from localspec.chat.settings import Infill
+from localspec.chat.session.completions import Completions
+from localspec.chat.settings import AnswerRequest, Infill
+from localspec.engine.cancel import Cancel
 from localspec.engine.llama import Model
+from localspec.engine.record.stats import GenerationStats
 from localspec.errors import UsageError
+from localspec.loading.load import load_session
+from localspec.loading.load_request import LoadRequest
 from localspec.serve.core.replies import IncomingAnswer
 from localspec.serve.core.requests import parsed
 from localspec.serve.protocols.infill import InfillRequest, InfillWriter
@@ -193,6 +201,38 @@ def test_fields_of_the_reply_can_be_chosen() -> None:
     several = asked(n_cmpl=2).writer("toy", IncomingAnswer(None))
     list(several.written([ContentPiece("x")]))
     assert [one["content"] for one in several.document()] == ["x"]
+
+
+def test_gaps_push_out_no_copy_of_a_chat_nor_a_chat_the_other_files(filler: Path) -> None:
+    request = LoadRequest(
+        pair=str(filler), draft="none", ctx_size=1024, threads=1, temp=0.0, n_predict=4
+    )
+    session = load_session(request, progress=lambda *_: None, cancel=Cancel())
+    completions, talk = Completions(session), [Message(Role.USER, "Tell me a story. " * 6)]
+    others = (("a.py", "x = 1\n" * 20),)
+
+    def answered(**asked: Any) -> TurnEnd:
+        *_, end = completions.answer(AnswerRequest(session.settings, **asked), Cancel())
+        assert isinstance(end, TurnEnd)
+        return end
+
+    def fills(prefix: str) -> GenerationStats:
+        gap = Infill(prefix, CODE * 2, others=others, in_repository=True)
+        return answered(infill=gap).stats
+
+    with closing(session):
+        for _ in range(2):
+            end = answered(messages=tuple(talk))
+            held = session.pair.target.held
+            taken = []
+            for n in range(40):
+                stats = fills(CODE[:n])
+                taken.append(completions._prefixes.n_bytes)
+            assert 0 < taken[0] == taken[-1]
+            talk += [Message(Role.ASSISTANT, end.text), Message(Role.USER, "And then?")]
+            assert answered(messages=tuple(talk)).stats.prefill_cached == held
+            assert fills("").prefill_cached > 110 < stats.prefill_cached
+        assert len(completions._prefixes._kept) == 1  # of the chat
 
 
 # --- through the endpoint ---------------------------------------------------------------------

@@ -15,7 +15,7 @@ from localspec.chat.prompt.quoted_texts import QuotedTexts
 from localspec.chat.prompt.tool_prompt import ToolPrompt
 from localspec.chat.session.answer import AnswerText
 from localspec.chat.session.session import Session
-from localspec.chat.settings import AnswerRequest, check_bias
+from localspec.chat.settings import AnswerRequest, ChatSettings, Infill, check_bias
 from localspec.chat.states.cached_prefixes import CachedPrefixes
 from localspec.drafter_names import LOOKUP
 from localspec.engine.cancel import Cancel
@@ -100,7 +100,7 @@ class Completions:
             texts=texts,
             goes_on=asked.goes_on,
         )
-        cached = self._restored(prompt[:-1], anew=asked.anew)
+        cached = self._restored(asked, prompt[:-1])
         yield PromptMade(len(prompt), target.n_ctx, opening, cached)
         try:
             yield from turn if asked.top_logprobs is None else self._scored(turn)
@@ -125,11 +125,19 @@ class Completions:
             return known.following(text)
         return None
 
-    def _restored(self, prompt: Sequence[int], *, anew: bool) -> int:
-        """How much of `prompt` the target's cache holds, once restored, or emptied if `anew`."""
+    def _restored(self, asked: AnswerRequest, prompt: Sequence[int]) -> int:
+        """How much of `prompt` the target's cache holds, once restored, or emptied if so `asked`.
+
+        Of a gap only the other files are worth a copy, and only if no gap follows: the text around
+        it changes with every key.
+        """
         target = self._session.pair.target
-        self._prefixes.switch(() if anew else prompt)
-        if anew:
+        last = self._last[0] if self._last else None
+        if last is not None and last.infill is not None:
+            files = self._gap(last.infill, last.settings).files
+            target.keep_prefix(files if asked.infill is None else prompt)
+        self._prefixes.switch(() if asked.anew else prompt)
+        if asked.anew:
             target.clear()
         return common_prefix(target.tokens, prompt)
 
@@ -224,7 +232,7 @@ class Completions:
         target, prompt = self._session.pair.target, asked.prompt
         model = target.model
         if asked.infill is not None:
-            made = InfillPrompt(model, asked.infill, target.n_ctx, asked.settings.n_predict)
+            made = self._gap(asked.infill, asked.settings)
             return made.ids, [made.past]
         if isinstance(prompt, str):
             ids = model.tokenize(prompt, add_special=True, parse_special=True)
@@ -239,6 +247,15 @@ class Completions:
                 "Give ids of the target's vocabulary.",
             )
         return ids, []
+
+    def _gap(self, asked: Infill, settings: ChatSettings) -> InfillPrompt:
+        """The prompt for a gap.
+
+        Raises:
+            UsageError: the target cannot fill in text.
+        """
+        target = self._session.pair.target
+        return InfillPrompt(target.model, asked, target.n_ctx, settings.n_predict)
 
 
 def _next_messages(asked: AnswerRequest, said: str, dialect: Dialect) -> list[Message]:
