@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from localspec.engine.grammars.constraint import Course
 from localspec.engine.grammars.grammar_reader import GrammarReader, require_grammar
 from localspec.engine.length.gamma import FixedGamma
 from localspec.engine.llama import Context, Model
-from localspec.engine.llama.grammar import LlamaGrammar, check_grammar
+from localspec.engine.llama.grammar import LlamaGrammar, LlamaVocabulary, check_grammar
 from localspec.engine.record.stats import FinishReason, Round
 from localspec.engine.record.trace import TraceWriter
 from localspec.engine.round.acceptance import Accept
@@ -158,6 +159,18 @@ def test_what_may_come_next(target_model: Model) -> None:
     y = target_model.tokenize("y", add_special=False, parse_special=False)[-1]
     assert all(piece in (b"e", b"es") for piece in allowed_text(target_model, start.after(y)))
     assert allowed_text(target_model, start) == pieces
+
+
+def test_a_readers_grammars_share_the_vocabulary_that_it_has_read(
+    target_model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = LlamaVocabulary.of(target_model)
+    reading = Mock(return_value=known)
+    monkeypatch.setattr(LlamaVocabulary, "of", reading)
+    reader = GrammarReader(target_model)
+    for gbnf in (LETTERS, 'root ::= "x"', LETTERS):
+        reader.begin(gbnf)
+    reading.assert_called_once_with(target_model)
 
 
 def test_only_an_end_may_follow_a_finished_grammar(target_model: Model) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from localspec.engine.grammars import lark
 from localspec.engine.grammars.constraint import Constraint
 from localspec.engine.llama import Model
-from localspec.engine.llama.grammar import LlamaGrammar, check_grammar
+from localspec.engine.llama.grammar import LlamaGrammar, LlamaVocabulary, check_grammar
 
 if TYPE_CHECKING:
     from localspec.engine.grammars.guidance import Guidance
@@ -28,13 +28,17 @@ class GrammarReader:
             UsageError: it is not a grammar, or a schema in it cannot be enforced.
         """
         if self._last is None or self._last[0] != grammar:
-            read = (
-                self._guidance.begin
-                if lark.is_lark(grammar)
-                else partial(LlamaGrammar.parse, self._model)
-            )
-            self._last = grammar, read(grammar)
+            self._last = grammar, self._read(grammar)
         return self._last[1]
+
+    def _read(self, grammar: str) -> Constraint:
+        if lark.is_lark(grammar):
+            return self._guidance.begin(grammar)
+        return LlamaGrammar.parse(self._model, grammar, self._vocabulary)
+
+    @cached_property
+    def _vocabulary(self) -> LlamaVocabulary:
+        return LlamaVocabulary.of(self._model)
 
     @cached_property
     def _guidance(self) -> Guidance:

@@ -43,7 +43,7 @@ class LlamaGrammar:
     """
 
     def __init__(
-        self, handle: int, vocabulary: _LlamaVocabulary, *, before: int = 0, over: bool = False
+        self, handle: int, vocabulary: LlamaVocabulary, *, before: int = 0, over: bool = False
     ) -> None:
         self._handle = handle
         self._vocabulary = vocabulary
@@ -52,8 +52,15 @@ class LlamaGrammar:
         self._first: NDArray[np.bool_] | None = None
 
     @classmethod
-    def parse(cls, model: Model, gbnf: str) -> LlamaGrammar:
+    def parse(
+        cls, model: Model, gbnf: str, vocabulary: LlamaVocabulary | None = None
+    ) -> LlamaGrammar:
         """Parse `gbnf`, whose start symbol is ``root``; return the state before any text.
+
+        Args:
+            model: whose tokens the grammar is about.
+            gbnf: the grammar.
+            vocabulary: the model's; None to read it, which takes long where it is large.
 
         Raises:
             UsageError: `gbnf` is not a grammar. Call `check_grammar` first: llama.cpp writes its
@@ -63,7 +70,7 @@ class LlamaGrammar:
         handle = lib.llama_sampler_init_grammar(vocab, _encoded(gbnf), ROOT)
         if not handle:
             raise _refusal(section.text())
-        return cls(handle, _LlamaVocabulary.of(model))
+        return cls(handle, vocabulary or LlamaVocabulary.of(model))
 
     def allowed(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of `ids` (k,) may come next: (k,). After the end all may: the text is complete."""
@@ -128,7 +135,7 @@ class LlamaGrammar:
 
 
 @dataclass(frozen=True, slots=True)
-class _LlamaVocabulary:
+class LlamaVocabulary:
     """What a grammar needs to know about a vocabulary of n tokens.
 
     Attributes:
@@ -146,7 +153,7 @@ class _LlamaVocabulary:
     ends: frozenset[int]
 
     @staticmethod
-    def of(model: Model) -> _LlamaVocabulary:
+    def of(model: Model) -> LlamaVocabulary:
         """Read it from `model`."""
         vocab = lib.llama_model_get_vocab(model.handle)
         n, ends = model.n_vocab, model.end_tokens
@@ -161,7 +168,7 @@ class _LlamaVocabulary:
                 hidden[token] |= _NO_TEXT.search(text) is not None
                 if len(text) == 1 and text[0] < 128:
                     single[text[0]] = token
-        return _LlamaVocabulary(hidden, first, last, single, ends)
+        return LlamaVocabulary(hidden, first, last, single, ends)
 
 
 @cache
