@@ -46,10 +46,12 @@ from localspec.chat.events import (
 from localspec.chat.prompt.call_notation import BEGIN, END, PLAIN
 from localspec.chat.session.completions import Completions
 from localspec.chat.settings import AnswerRequest, ChatSettings
+from localspec.chat.states import cached_prefixes
 from localspec.chat.states.cached_prefixes import CachedPrefixes
 from localspec.cli.answers.serve import _keys, _rules, _welcome
 from localspec.cli.subcommands import cli
 from localspec.engine.cancel import Cancel
+from localspec.engine.common_prefix import common_prefix
 from localspec.engine.grammars import guidance, lark
 from localspec.engine.grammars.constraint import AfterThought, Anything, Awaited
 from localspec.engine.grammars.grammar_reader import GrammarReader, require_grammar
@@ -432,6 +434,18 @@ def test_a_prefix_that_was_left_is_gone_back_to(
     target_context.clear()
     target_context.decode([*texts[0], 7, 8, 9], 0)
     assert np.allclose(target_context.decode([4], 1), after, atol=0.05)
+
+
+def test_a_copy_is_compared_with_a_prompt_as_a_whole(
+    target_context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lists equal no tuples: their tokens would be compared one after the other."""
+    compared = Mock(side_effect=common_prefix)
+    monkeypatch.setattr(cached_prefixes, "common_prefix", compared)
+    prefixes = CachedPrefixes(lambda: [target_context])
+    for prompt in ([*range(1, 60)], [*range(100, 160)], [*range(1, 60)]):
+        read([target_context], prefixes, prompt)
+    assert {(type(a), type(b)) for (a, b), _ in compared.call_args_list} == {(list, list)}
 
 
 def test_a_thought_that_the_next_prompt_leaves_out_is_not_copied(target_context: Context) -> None:

@@ -31,7 +31,7 @@ class _HeldCaches:
     """Copies of the caches, the target's first: whose they are, their tokens and their states."""
 
     contexts: tuple[Context, ...]
-    tokens: tuple[tuple[int, ...], ...]
+    tokens: tuple[list[int], ...]  # lists, as prompts are: comparing these is fast
     states: tuple[NDArray[np.uint8], ...]
 
     def n_bytes(self, *, on_disk: bool) -> int:
@@ -126,7 +126,7 @@ class CachedPrefixes:
     def _keep(self) -> None:
         """Copy the caches in place of the copies that this one extends; the oldest make room."""
         contexts = tuple(self._contexts())
-        tokens = tuple(tuple(context.tokens) for context in contexts)
+        tokens = tuple(context.tokens[:] for context in contexts)
         if self._has_room(_state_bytes(contexts)):
             rest = [one for one in self._kept if tokens[0][: len(one.tokens[0])] != one.tokens[0]]
             self._kept = rest
