@@ -288,9 +288,10 @@ def test_ids_of_prompts_that_are_refused_are_not_kept() -> None:
     assert completions._recalled("short")[1] == list(b"short")
     for i in range(50):
         assert len(completions._recalled(f"{i} is much longer")[1]) > 10
-    assert len(completions._known) == 1
     completions._recalled("short and long")
-    assert not completions._known  # the prompt it went on from had become the long one
+    assert [one.reach("short and long") for one in completions._known] == [5]
+    completions._recalled("short too")
+    assert [one.reach("short too") for one in completions._known] == [9]
 
 
 async def one_runs_and_one_waits() -> tuple[Any, RequestQueue, QueuedRequest, QueuedRequest]:

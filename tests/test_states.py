@@ -355,6 +355,20 @@ def answer_of(
     return end
 
 
+def test_a_prompt_that_is_refused_as_too_long_forgets_no_ids(tmp_path: Path) -> None:
+    """The answer's ids are not those that its text would get."""
+    with closing(thinking(tmp_path, "llama", "")) as session:
+        completions, talk = Completions(session), [Message(Role.USER, STORY)]
+        text = answer_of(completions, session, talk).text
+        held = session.pair.target.held
+        talk += [Message(Role.ASSISTANT, text), Message(Role.USER, 20 * STORY)]
+        asked = AnswerRequest(session.settings, tuple(talk))
+        made = list(completions.answer(asked, Cancel()))
+        assert isinstance(made[-1], PromptMade)
+        talk[-1] = Message(Role.USER, "And then?")
+        assert answer_of(completions, session, talk).stats.prefill_cached == held
+
+
 needs_templates = pytest.mark.skipif(not templates(), reason="llama.cpp's templates are not here")
 
 

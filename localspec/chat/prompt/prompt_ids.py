@@ -113,15 +113,16 @@ class KnownIds:
         ends = (end for end, _ in reversed(self._cuts) if rendered.startswith(self._text[:end]))
         return next(ends, 0)
 
-    def branch(self, rendered: str) -> KnownIds:
-        """This object if `rendered` continues its whole text; else a copy for the other path."""
-        return self if rendered.startswith(self._text) else self._copy()
+    def goes_on(self, rendered: str) -> bool:
+        """Whether `rendered` continues the whole text."""
+        return rendered.startswith(self._text)
 
     def following(self, rendered: str) -> list[int]:
         """As `prompt`, but nothing is learnt from it."""
-        return self._copy().prompt(rendered)
+        return self.copy().prompt(rendered)
 
-    def _copy(self) -> KnownIds:
+    def copy(self) -> KnownIds:
+        """An object that knows the same, for another prompt."""
         other = KnownIds(self._template)
         other._text, other._ids, other._cuts = self._text, self._ids[:], self._cuts[:]
         return other

@@ -210,11 +210,12 @@ class Completions:
 
     def _recalled(self, text: str) -> tuple[KnownIds, list[int]]:
         """The ids of a rendered prompt, after the object that knows the ids of its conversation."""
-        known = self._nearest(text).branch(text)
+        before = self._nearest(text)
+        known, goes_on = before.copy(), before.goes_on(text)
         prompt = known.prompt(text)
-        self._known = [one for one in self._known if one is not known]
         if len(prompt) <= self._session.pair.target.n_ctx:  # longer ones are refused
-            self._known = [*self._known[1 - _CONVERSATIONS :], known]
+            others = [one for one in self._known if not (goes_on and one is before)]
+            self._known = [*others[1 - _CONVERSATIONS :], known]
         return known, prompt
 
     def _nearest(self, text: str) -> KnownIds:
