@@ -26,7 +26,7 @@ import pytest
 
 from localspec.cli.answers import allowed_tools
 from localspec.cli.answers.allowed_tools import AllowedTools
-from localspec.errors import UsageError
+from localspec.errors import Cancelled, UsageError
 from localspec.safe_text import safe
 from localspec.tools import leftovers, permissions
 from localspec.tools.permissions import Permissions
@@ -462,6 +462,7 @@ def test_servers_end_also_if_their_process_is_killed_while_the_chat_closes(
     assert ended == [tools.process._mark]
 
 
+HANGS = json.dumps('<tool_call>\n{"name": "s__hang", "arguments": {}}\n</tool_call>')
 CALL = json.dumps('<tool_call>\n{"name": "s__echo", "arguments": {"text": "hi"}}\n</tool_call>')
 
 
@@ -489,6 +490,29 @@ def test_run_calls_what_is_allowed_and_nothing_else(tmp_path: Path) -> None:
         wrong = command.run(*asked, *more, **folders)
         assert wrong.code == 2
         assert word in wrong.err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+@pytest.mark.usefixtures("starter_file")
+def test_ctrl_c_while_a_tool_of_run_works_keeps_what_was_said(tmp_path: Path) -> None:
+    folders = {"LOCALSPEC_CONFIG": str(tmp_path), "LOCALSPEC_DATA": str(tmp_path)}
+    ServersFile(tmp_path / FILE).put("s", scripted())
+    words = ["run", "starter", "Say hi.", "-t", "1", "--mcp", "s", "--allow-tool", "hang"]
+    running = subprocess.Popen(
+        [sys.executable, "-m", "localspec", *words, "--grammar", f'root ::= "Hm.\\n" {HANGS}'],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        env={**os.environ, **folders},
+    )
+    with running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == b"Hm.\n"
+        time.sleep(1)  # until the call has been written, too
+        running.send_signal(signal.SIGINT)
+        assert running.wait(60) == 130
+    kept = command.run("logs", **folders)
+    assert "Hm." in kept.out
 
 
 @pytest.mark.slow
@@ -566,6 +590,29 @@ def test_run_waits_for_servers_and_tools_in_steps(
     monkeypatch.setattr("queue.SimpleQueue", WaitedQueue)
     tools, _ = posing(tmp_path, monkeypatch, ["files"], ["files: read"], Late)
     assert tools.results([("files__read", "{}")])[0].content == "done"
+
+
+class Endless(Posing):
+    """Calls never end by themselves."""
+
+    def call(self, server: str, tool: str, arguments: str, within: float) -> Future[CallDone]:
+        super().call(server, tool, arguments, within)
+        self.waited: Future[CallDone] = Future()
+        return self.waited
+
+
+def test_a_stop_ends_the_wait_for_a_tool_and_starts_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools, process = posing(tmp_path, monkeypatch, ["files"], ["files: read"], Endless)
+    calls = [("files__read", "{}")]
+    with pytest.raises(Cancelled):
+        tools.results(calls, lambda: bool(process.ran))  # once it runs
+    assert isinstance(process, Endless)
+    assert process.waited.cancelled()
+    with pytest.raises(Cancelled):
+        tools.results(calls, lambda: True)
+    assert process.ran == ["files"]
 
 
 def posing(

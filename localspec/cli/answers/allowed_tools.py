@@ -6,13 +6,13 @@ import json
 import os
 import queue
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import wait
 from contextlib import suppress
 
 from localspec.chat.conversation import Message, tool_result
 from localspec.cli.standard_streams import warn
-from localspec.errors import LocalspecError, UsageError
+from localspec.errors import Cancelled, LocalspecError, UsageError
 from localspec.pairs.disk.folders import config_folder, data_folder
 from localspec.tools import permissions, server_settings
 from localspec.tools.permissions import Permissions
@@ -97,21 +97,30 @@ class AllowedTools:
             case ServerGone(name):
                 self._now[name] = ()
 
-    def results(self, calls: Sequence[tuple[str, str]]) -> list[Message]:
+    def results(
+        self, calls: Sequence[tuple[str, str]], stopped: Callable[[], bool] = lambda: False
+    ) -> list[Message]:
         """The results of calls, given as names and arguments in JSON.
+
+        Args:
+            calls: the names and the arguments.
+            stopped: whether the user has asked for the end: no tool is then started or waited for.
 
         Raises:
             LocalspecError: the model only calls tools, again and again.
+            Cancelled: it was stopped.
         """
         found = []
         for call in calls:
+            if stopped():
+                raise Cancelled
             if why := overdone(self._before, call):
                 raise LocalspecError(why, "Ask in other words, or another model.")
             self._before.append(call)
-            found.append(tool_result(self._answered(*call), *call))
+            found.append(tool_result(self._answered(*call, stopped), *call))
         return found
 
-    def _answered(self, name: str, arguments: str) -> str:
+    def _answered(self, name: str, arguments: str, stopped: Callable[[], bool]) -> str:
         meaning = self.offer.meaning(name, json.loads(arguments))
         if isinstance(meaning, str):
             return meaning
@@ -124,7 +133,7 @@ class AllowedTools:
         if meaning.tool not in self._now[meaning.tool.server]:
             warn(f"{meaning.tool.shown} was not run: its server has changed it, or is gone")
             return CHANGED
-        done = self._run(meaning)
+        done = self._run(meaning, stopped)
         return f"Error: {done.text}" if done.failed else done.text
 
     def _may_run(self, tool: ToolDefinition) -> bool:
@@ -137,12 +146,14 @@ class AllowedTools:
         posed = any(tool.name.startswith(f"{server}: ") for server in self._settings)
         return (tool.shown,) if posed else (tool.name, tool.shown)
 
-    def _run(self, call: RunnableCall) -> CallDone:
+    def _run(self, call: RunnableCall, stopped: Callable[[], bool]) -> CallDone:
         tool = call.tool
         within = self._settings[tool.server].timeout
         done = self._process.call(tool.server, tool.name, call.arguments, within)
         while not wait([done], _STEP_S).done:  # in steps, for the same reason
-            pass
+            if stopped():
+                done.cancel()
+                raise Cancelled
         return done.result()
 
     def close(self) -> None:

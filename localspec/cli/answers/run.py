@@ -133,7 +133,7 @@ def command(
         from localspec.cli.answers.answer_output import print_answer  # noqa: PLC0415
 
         keep = partial(stored_conversations.keep, text, before=before) if log else None
-        call = tools.results if tools else None
+        call = partial(tools.results, stopped=lambda: worker.stopped) if tools else None
         printed = partial(print_answer, worker, stats=stats, as_json=as_json, keep=keep, call=call)
         if interruptible(printed, worker.stop):
             raise Cancelled
