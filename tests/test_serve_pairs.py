@@ -54,7 +54,7 @@ def _another_pair() -> Iterator[None]:
 
 def pair(name: str) -> Any:
     """As much of a loaded pair as requests need."""
-    more = {"settings": ChatSettings(), "dialect": Dialect()}
+    more = {"settings": ChatSettings(), "dialect": Dialect(), "draft_name": None}
     return SimpleNamespace(pair_name=name, target_name=name, **more)
 
 
@@ -364,6 +364,39 @@ def test_a_pair_that_is_not_installed_is_told_at_the_start() -> None:
     done = run("serve", "toy", "--models", "nothing", "--port", "0")
     assert done.code == 2
     assert "no pair named nothing is installed" in done.err
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v1/models", 200),
+        ("GET", "/v1/models/two", 200),
+        ("POST", "/v1/chat/completions", 404),
+    ],
+)
+async def test_others_are_answered_while_a_disk_is_looked_at(
+    method: str, path: str, status: int
+) -> None:
+    looks, answered = threading.Event(), threading.Event()
+
+    def others() -> list[str]:
+        looks.set()
+        return ["two"] * answered.wait(5)
+
+    queue = await queue_of(SeveralPairs())
+    app = Endpoint(queue, AccessRules(), EndpointCounters(), strict=True, others=others).app()
+
+    async def asked(*request: Any) -> int:
+        replies = [one async for one in sent(app, *request)]
+        return int(replies[0]["status"])
+
+    talk = {"model": "three", "messages": [{"role": "user", "content": "Hi."}]}
+    waiting = [asyncio.create_task(asked(method, path, talk)) for _ in range(2)]
+    await asyncio.to_thread(looks.wait, 5)
+    assert await asked("GET", "/health") == 200
+    assert not any(one.done() for one in waiting)
+    answered.set()
+    assert await asyncio.gather(*waiting) == [status] * 2
 
 
 def test_requests_name_their_pair_in_all_protocols() -> None:

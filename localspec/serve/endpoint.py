@@ -72,6 +72,7 @@ class Endpoint:
         self._counters = counters
         self._strict = strict
         self._others = others
+        self._looking: asyncio.Future[Sequence[str]] | None = None
 
     def app(self) -> Starlette:
         """The application for the HTTP server."""
@@ -152,10 +153,17 @@ class Endpoint:
         info = self._info
         return list(dict.fromkeys([info.pair_name, info.target_name]))
 
-    def _all_names(self) -> list[str]:
-        return list(dict.fromkeys([*self._names(), *self._queue.known, *self._others()]))
+    async def _installed(self) -> Sequence[str]:
+        """The names of other pairs: one thread looks, as the disk may sleep or never answer."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.ensure_future(asyncio.to_thread(self._others))
+        return await asyncio.shield(self._looking)
 
-    def _chosen(self, name: str | None) -> tuple[SessionInfo | None, str, dict[str, str]]:
+    async def _all_names(self) -> list[str]:
+        installed = await self._installed()
+        return list(dict.fromkeys([*self._names(), *self._queue.known, *installed]))
+
+    async def _chosen(self, name: str | None) -> tuple[SessionInfo | None, str, dict[str, str]]:
         """The pair that answers a request for `name`, its name, and a header if that is another.
 
         The pair is None if it was never loaded. Many programs send a name of their own.
@@ -163,19 +171,21 @@ class Endpoint:
         Raises:
             Refusal: there is none of that name, and other names are refused.
         """
-        info, own = self._info, self._names()
+        known = name is None or name in self._names() or name in self._queue.known
+        installed = () if known else await self._installed()
+        info, own = self._info, self._names()  # another pair may have been loaded meanwhile
         if name is None or name in own:
             return info, name or own[0], {}
-        if name in self._queue.known or name in self._others():
+        if name in self._queue.known or name in installed:
             return self._queue.known.get(name), name, {}
         if self._strict:
-            raise self._unknown()
+            raise await self._unknown()
         return info, own[0], {_ANSWERED_BY: quote(own[0], safe=" :/@+()[],")}
 
-    def _unknown(self) -> Refusal:
+    async def _unknown(self) -> Refusal:
         return Refusal(
             404,
-            f"this server has no model of that name, only {', '.join(self._all_names())}",
+            f"this server has no model of that name, only {', '.join(await self._all_names())}",
             param="model",
             code="model_not_found",
         )
@@ -201,8 +211,9 @@ class Endpoint:
         }
 
     async def _models(self, _: Request) -> Response:
+        every = await self._all_names()
         own, *others = self._names()
-        listed = [own, *(name for name in self._all_names() if name not in (own, *others))]
+        listed = [own, *(name for name in every if name not in (own, *others))]
         ends = {"has_more": False, "first_id": own, "last_id": listed[-1]}
         data = [*map(self._described, listed)]
         # Codex wants a list `models`; an entry of it would replace Codex's own system prompt.
@@ -210,8 +221,8 @@ class Endpoint:
 
     async def _model(self, request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in self._all_names():
-            raise self._unknown()
+        if name not in await self._all_names():
+            raise await self._unknown()
         return json_reply(self._described(name))
 
     async def _health(self, _: Request) -> Response:
@@ -265,7 +276,7 @@ class Endpoint:
 
     async def _answer(self, request: Request, kind: type[ProtocolRequest]) -> Response:
         asked = parsed(await read_body(request), kind)
-        info, model, headers = self._chosen(asked.model)
+        info, model, headers = await self._chosen(asked.model)
         writer = asked.writer(model, IncomingAnswer(None))
         job = QueuedRequest(_asker(request), None, writer.prompt_field, model)
         starting = asyncio.create_task(self._start(job, asked, info, writer))
