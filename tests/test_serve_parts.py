@@ -1179,6 +1179,17 @@ def test_the_address_that_is_printed_can_be_connected_to(
     assert f"http://{shown}:8080/v1 " in capsys.readouterr().err
 
 
+def test_localhost_is_the_address_that_clients_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many systems name ::1 first."""
+    meant = [
+        (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0)),
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0)),
+    ]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: meant)
+    with listening("localhost", 0) as sock:
+        assert sock.getsockname()[0] == "127.0.0.1"
+
+
 @pytest.mark.parametrize(
     ("name", "origin"),
     [("http://foo.lan", "*"), ("", "*"), ("foo.lan", "localhost:3000"), ("foo.lan", "http://a/b")],

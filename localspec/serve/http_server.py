@@ -111,13 +111,14 @@ class EndpointServer(uvicorn.Server):
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A listening socket at this address.
+    """A listening socket at this address, of IPv4 where a name means several, as localhost does.
 
     Raises:
         UsageError: this machine has no such address, or another program uses it.
     """
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        meant = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, *_, address = min(meant, key=lambda one: one[0] != socket.AF_INET)
         return socket.create_server(address, family=family, backlog=128)
     except (OSError, UnicodeError) as error:  # UnicodeError: a name that no host can have
         raise UsageError(
