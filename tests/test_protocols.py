@@ -851,6 +851,14 @@ def test_a_choice_of_a_tool_without_its_name_is_refused() -> None:
             core(RESPONSES, input="a", tools=NESTED, tool_choice=choice)
 
 
+def test_a_tool_without_its_name_is_refused_with_its_place() -> None:
+    """Chat completions have the name elsewhere."""
+    tools = [*NESTED, {"type": "function", "function": {"name": "find"}}]
+    with pytest.raises(Refusal, match="no name of a tool") as caught:
+        core(RESPONSES, input="a", tools=tools)
+    assert caught.value.param == f"tools[{len(NESTED)}].name"
+
+
 def test_a_name_without_a_namespace_means_the_tool_without_one() -> None:
     alone, inside = ({"type": "function", "name": "f", "description": one} for one in "xy")
     offered = OfferedTools.of([{"type": "namespace", "name": "a", "tools": [inside]}, alone])

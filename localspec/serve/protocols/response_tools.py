@@ -145,11 +145,18 @@ class OfferedTools:
 
 
 def _flat(tools: Sequence[dict[str, Any]]) -> Iterator[tuple[str, ListedTool]]:
-    """The tools of known types, each with its namespace."""
+    """The tools of known types, each with its namespace.
+
+    Raises:
+        Refusal: one has another form, or no name.
+    """
     for i, tool in enumerate(tools):
         space = ToolNamespace(tools=[tool])
         if tool.get("type") == "namespace":
             space = converted(tool, ToolNamespace, f"tools[{i}]")
         for one in space.tools:
             if one.get("type") in ("function", "custom"):
-                yield space.name, converted(one, ListedTool, f"tools[{i}]")
+                found = converted(one, ListedTool, f"tools[{i}]")
+                if not found.name:  # chat completions have it within a `function`
+                    raise Refusal(400, "there is no name of a tool", param=f"tools[{i}].name")
+                yield space.name, found
