@@ -684,6 +684,22 @@ def test_items_become_turns_and_unknown_ones_are_skipped() -> None:
     assert [one.text for one in found[2:]] == ["7", "8", "9"]
 
 
+def test_of_an_earlier_answer_each_part_is_read_as_what_it_is() -> None:
+    thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}], "closed": True}
+    parts = [
+        thinking,
+        {"type": "thinking", "thinking": "and so"},
+        {"type": "output_text", "text": "b", "annotations": []},
+        {"type": "reference", "reference_ids": [1]},
+        PICTURES[CHAT],
+        {"type": "refusal", "refusal": "No."},
+    ]
+    talk = [*ASKED, {"role": "assistant", "content": parts}, *ASKED]
+    _, told, _ = core(CHAT, messages=talk).messages
+    named = "[an image, which this model cannot read]"
+    assert (told.thoughts, told.text) == ("hm\nand so", f"b\n{named}\nNo.")
+
+
 @pytest.mark.parametrize(
     ("item", "said"),
     [

@@ -44,7 +44,7 @@ from localspec.serve.protocols.protocol_types import (
 from localspec.serve.protocols.scores import chat_scores
 from localspec.serve.refusals import Refusal
 
-_TEXTS = ("text", "refusal", "input_text")
+_TEXTS = ("text", "refusal", "input_text", "output_text")
 _CUSTOM = ("custom", "input")
 
 
@@ -103,7 +103,11 @@ class ChatMessage(Struct):
             Refusal: a part of it is not text, unless `lenient`.
         """
         lenient = lenient or self.role in RESULTS
-        text = only_text(self.content, f"messages[{i}].content", _TEXTS, lenient=lenient)
+        content, thoughts = self.content, self.reasoning_content or ""
+        if self.role == "assistant" and isinstance(content, list):
+            thoughts = thoughts or "\n".join(one.thought for one in content if one.thought)
+            content = [one for one in content if one.type in _TEXTS or one.is_file]
+        text = only_text(content, f"messages[{i}].content", _TEXTS, lenient=lenient)
         match self.role:
             case "system" | "developer":
                 return ToldMessage("system", text)
@@ -114,7 +118,7 @@ class ChatMessage(Struct):
                     call.told(f"messages[{i}].tool_calls[{n}]")
                     for n, call in enumerate(self.tool_calls or ())
                 )
-                return ToldMessage("assistant", text, self.reasoning_content or "", calls)
+                return ToldMessage("assistant", text, thoughts, calls)
             case _:
                 return ToldMessage("tool", text, call_id=self.tool_call_id, name=self.name)
 

@@ -124,18 +124,42 @@ def last_question(roles: Iterable[Any]) -> int:
     return max(asked, default=0)
 
 
+_FILES = ("image", "audio", "video", "file", "document")
+
+
 def unread(kind: str) -> str:
     """What the model reads in place of a part of the type `kind`, which is not text."""
     what = "an image" if "image" in kind else "a document" if kind == "document" else "a file"
     return f"[{what}, which this model cannot read]"
 
 
+class ThoughtPart(Struct):
+    """A part of an earlier thought."""
+
+    text: str | None = None
+
+
 class ContentPart(Struct):
-    """A part of a message in OpenAI's protocols; only text is read, and a refusal is text."""
+    """A part of a message in OpenAI's protocols; only text is read, and a refusal is text.
+
+    Mistral's form of an earlier answer has its thought as a part, too.
+    """
 
     type: str
     text: str | None = None
     refusal: str | None = None
+    thinking: str | list[ThoughtPart] | None = None
+
+    @property
+    def thought(self) -> str:
+        """The text of a thought."""
+        told = self.thinking or ""
+        return told if isinstance(told, str) else "".join(one.text or "" for one in told)
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is an image or another file, as far as its type tells."""
+        return any(word in self.type for word in _FILES)
 
 
 TextOrParts: TypeAlias = str | list[ContentPart] | None
