@@ -203,11 +203,16 @@ def test_fields_of_the_reply_can_be_chosen() -> None:
     assert [one["content"] for one in several.document()] == ["x"]
 
 
-def test_gaps_push_out_no_copy_of_a_chat_nor_a_chat_the_other_files(filler: Path) -> None:
+@pytest.mark.parametrize("own_marks", [False, True])
+def test_gaps_push_out_no_copy_of_a_chat_nor_a_chat_the_other_files(
+    filler: Path, *, own_marks: bool
+) -> None:
+    """Many editors write the marks themselves."""
     request = LoadRequest(
         pair=str(filler), draft="none", ctx_size=1024, threads=1, temp=0.0, n_predict=4
     )
     session = load_session(request, progress=lambda *_: None, cancel=Cancel())
+    model = session.pair.target.model
     completions, talk = Completions(session), [Message(Role.USER, "Tell me a story. " * 6)]
     others = (("a.py", "x = 1\n" * 20),)
 
@@ -218,6 +223,8 @@ def test_gaps_push_out_no_copy_of_a_chat_nor_a_chat_the_other_files(filler: Path
 
     def fills(prefix: str) -> GenerationStats:
         gap = Infill(prefix, CODE * 2, others=others, in_repository=True)
+        if own_marks:
+            return answered(prompt=tuple(InfillPrompt(model, gap, 1024, 4).ids)).stats
         return answered(infill=gap).stats
 
     with closing(session):
@@ -225,7 +232,7 @@ def test_gaps_push_out_no_copy_of_a_chat_nor_a_chat_the_other_files(filler: Path
             end = answered(messages=tuple(talk))
             held = session.pair.target.held
             taken = []
-            for n in range(40):
+            for n in range(12):
                 stats = fills(CODE[:n])
                 taken.append(completions._prefixes.n_bytes)
             assert 0 < taken[0] == taken[-1]

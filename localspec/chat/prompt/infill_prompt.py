@@ -34,7 +34,6 @@ class InfillPrompt:
         n_predict: tokens to generate at most; -1 for no limit.
 
     Attributes:
-        files: the ids of the other files, with which the prompts of further gaps begin too.
         past: the texts as a whole, for lookup to copy from: the prompt has only a part of them.
 
     Raises:
@@ -53,9 +52,10 @@ class InfillPrompt:
         room = max(0, n_ctx - 4 * near - 2 * answer)
         extra = _extra(model.infill_marks, asked, others, ids)
         bos = [model.bos] if model.add_bos and model.bos is not None else []
-        self.files = [*extra[max(0, len(extra) - room) :], *bos, before]
         self.ids = [
-            *self.files,
+            *extra[max(0, len(extra) - room) :],
+            *bos,
+            before,
             *prefix[max(0, len(prefix) - 3 * near) :],
             *begun,
             after,

@@ -15,7 +15,7 @@ from localspec.chat.prompt.quoted_texts import QuotedTexts
 from localspec.chat.prompt.tool_prompt import ToolPrompt
 from localspec.chat.session.answer import AnswerText
 from localspec.chat.session.session import Session
-from localspec.chat.settings import AnswerRequest, ChatSettings, Infill, check_bias
+from localspec.chat.settings import AnswerRequest, check_bias
 from localspec.chat.states.cached_prefixes import CachedPrefixes
 from localspec.drafter_names import LOOKUP
 from localspec.engine.cancel import Cancel
@@ -47,6 +47,7 @@ class Completions:
             following=self._following,
         )
         self._last: tuple[AnswerRequest, str, KnownIds] | None = None  # and its answer
+        self._files: Sequence[int] | None = None  # before the last prompt's gap, if it had one
         self._known: list[KnownIds] = []  # the latest last
         self._grammar = ""  # the last one that was checked, which takes long
         self._quoted = QuotedTexts(pair.target.model)
@@ -100,7 +101,7 @@ class Completions:
             texts=texts,
             goes_on=asked.goes_on,
         )
-        cached = self._restored(asked, prompt[:-1])
+        cached = self._restored(prompt[:-1], anew=asked.anew)
         yield PromptMade(len(prompt), target.n_ctx, opening, cached)
         try:
             yield from turn if asked.top_logprobs is None else self._scored(turn)
@@ -125,19 +126,18 @@ class Completions:
             return known.following(text)
         return None
 
-    def _restored(self, asked: AnswerRequest, prompt: Sequence[int]) -> int:
-        """How much of `prompt` the target's cache holds, once restored, or emptied if so `asked`.
+    def _restored(self, prompt: Sequence[int], *, anew: bool) -> int:
+        """How much of `prompt` the target's cache holds, once restored, or emptied if `anew`.
 
         Of a gap only the other files are worth a copy, and only if no gap follows: the text around
         it changes with every key.
         """
         target = self._session.pair.target
-        last = self._last[0] if self._last else None
-        if last is not None and last.infill is not None:
-            files = self._gap(last.infill, last.settings).files
-            target.keep_prefix(files if asked.infill is None else prompt)
-        self._prefixes.switch(() if asked.anew else prompt)
-        if asked.anew:
+        if self._files is not None:
+            target.keep_prefix(self._files if self._before_gap(prompt) is None else prompt)
+        self._files = self._before_gap(prompt)
+        self._prefixes.switch(() if anew else prompt)
+        if anew:
             target.clear()
         return common_prefix(target.tokens, prompt)
 
@@ -233,7 +233,7 @@ class Completions:
         target, prompt = self._session.pair.target, asked.prompt
         model = target.model
         if asked.infill is not None:
-            made = self._gap(asked.infill, asked.settings)
+            made = InfillPrompt(model, asked.infill, target.n_ctx, asked.settings.n_predict)
             return made.ids, [made.past]
         if isinstance(prompt, str):
             ids = model.tokenize(prompt, add_special=True, parse_special=True)
@@ -249,14 +249,11 @@ class Completions:
             )
         return ids, []
 
-    def _gap(self, asked: Infill, settings: ChatSettings) -> InfillPrompt:
-        """The prompt for a gap.
-
-        Raises:
-            UsageError: the target cannot fill in text.
-        """
-        target = self._session.pair.target
-        return InfillPrompt(target.model, asked, target.n_ctx, settings.n_predict)
+    def _before_gap(self, prompt: Sequence[int]) -> Sequence[int] | None:
+        """What stands before a gap's first mark, whoever wrote the marks; None without a gap."""
+        marks = self._session.pair.target.model.infill_marks
+        found = [prompt.index(mark) for mark in (marks.prefix, marks.suffix) if mark in prompt]
+        return prompt[: min(found)] if len(found) == 2 else None
 
 
 def _next_messages(asked: AnswerRequest, said: str, dialect: Dialect) -> list[Message]:
