@@ -636,7 +636,8 @@ def told(
 ) -> list[Any]:
     """The pieces of calls that a client gets, which a grammar holds."""
     answer = IncomingAnswer(dialect, tools=case.tools or (), held=True)
-    writer = ChatWriter("x", answer)
+    writer = ChatWriter("x")
+    writer.answer = answer
     chunks = list(writer.written(answer.take([PromptMade(1, 100, case.prompt)])))
     for piece in pieces:
         said = RoundText((Span(piece, Origin.TARGET),), rounds_of([0])[0])

@@ -23,7 +23,6 @@ from localspec.engine.record.stats import GenerationStats
 from localspec.errors import UsageError
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
-from localspec.serve.core.replies import IncomingAnswer
 from localspec.serve.core.requests import parsed
 from localspec.serve.protocols.infill import InfillRequest, InfillWriter
 from localspec.serve.protocols.text_completions import CompletionRequest
@@ -167,7 +166,7 @@ def test_a_suffix_makes_a_gap_of_a_completion() -> None:
 
 def filled(pieces: list[str], *, pause: float = 0.0, **fields: Any) -> tuple[str, InfillWriter]:
     """The text that a client of a stream gets if the model writes these pieces."""
-    writer = asked(**fields).writer("toy", IncomingAnswer(None))
+    writer = asked(**fields).writer("toy")
     sent = ""
     for piece in pieces:
         sent += "".join(one["content"] for _, one in writer.written([ContentPiece(piece)]))
@@ -198,7 +197,7 @@ def test_fields_of_the_reply_can_be_chosen() -> None:
     fields = ["content", "timings/prompt_n", "timings/nothing", "nothing"]
     _, writer = filled(["x"], response_fields=fields)
     assert writer.document() == {"content": "x", "timings/prompt_n": 0}
-    several = asked(n_cmpl=2).writer("toy", IncomingAnswer(None))
+    several = asked(n_cmpl=2).writer("toy")
     list(several.written([ContentPiece("x")]))
     assert [one["content"] for one in several.document()] == ["x"]
 

@@ -944,7 +944,8 @@ def answered(
         tools = [{"function": {"name": one.function.name}} for one in given.tools]
         stops = given.options.stop or ()
         answer = IncomingAnswer(Dialect(marks=PLAIN), tools=tools, held=held, stops=stops)
-        writer = asked.writer("toy", answer)
+        writer = asked.writer("toy")
+        writer.answer = answer
         both.append(played(writer, raw, reason, step, stopped_by))
         if not streams:
             both[-1] = writer.document()
@@ -1011,7 +1012,7 @@ def test_a_second_thought_gets_a_block_and_an_item() -> None:
     begins = {MESSAGES: "content_block_start", RESPONSES: "response.output_item.added"}
     for path, begun in begins.items():
         asked = parsed(json.dumps(body(path, STORY)).encode(), KINDS[path])
-        writer = asked.writer("toy", IncomingAnswer(Dialect(marks=PLAIN)))
+        writer = asked.writer("toy")
         found = [*writer.opening(), *writer.written(writer.answer.take([PromptMade(3, 9)]))]
         found += [*writer.written(pieces), *writer.closing()]
         assert len([name for name, _ in found if name == begun]) == 4
@@ -1180,7 +1181,7 @@ def test_signs_of_life_are_events() -> None:
     """Codex's clock counts no comments."""
     for path, expected in ((CHAT, ""), (MESSAGES, "ping"), (RESPONSES, "response.in_progress")):
         asked = parsed(json.dumps(body(path, STORY)).encode(), KINDS[path])
-        writer = asked.writer("toy", IncomingAnswer(Dialect(marks=PLAIN)))
+        writer = asked.writer("toy")
         first, second = writer.alive(), writer.alive()
         assert first[0] == second[0] == expected
         if path != MESSAGES:
@@ -1194,7 +1195,7 @@ def test_a_failure_in_a_stream_is_an_event_of_its_protocol() -> None:
     for refusal, code in ((late, "context_length_exceeded"), (unavailable("x", 1), "server_error")):
         for path in PATHS:
             asked = parsed(json.dumps(body(path, STORY)).encode(), KINDS[path])
-            writer = asked.writer("toy", IncomingAnswer(Dialect(marks=PLAIN)))
+            writer = asked.writer("toy")
             list(writer.opening())
             list(writer.written(writer.answer.take([PromptMade(3, 9), text("We")])))
             name, event = writer.failed(refusal)[-1]

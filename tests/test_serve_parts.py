@@ -250,7 +250,7 @@ async def test_a_stream_is_kept_alive_while_a_prompt_is_read(
     """The engine's progress, which comes every second, does not reach the client."""
     monkeypatch.setattr("localspec.serve.answering._ALIVE_S", 0.05)
     asked = job("a", "x")
-    writer = ChatWriter("x", IncomingAnswer(Dialect()))
+    writer = ChatWriter("x")
     asked.said.put_nowait(PromptMade(3, 10))
     starting = asyncio.create_task(answering.first_events(asked))
     stream = answering.streamed(asked, starting, writer, lambda: None)
@@ -271,7 +271,7 @@ async def test_a_stream_is_kept_alive_while_a_prompt_is_read(
 
 async def test_a_stream_whose_writer_fails_ends_with_an_error() -> None:
     asked = job("a", "x")
-    writer = ChatWriter("x", IncomingAnswer(Dialect()))
+    writer = ChatWriter("x")
     writer.written = Mock(side_effect=UnicodeEncodeError("utf-8", "x", 0, 1, "no"))  # type: ignore[method-assign]
     asked.said.put_nowait(PromptMade(3, 10))
     starting = asyncio.create_task(answering.first_events(asked))
@@ -835,7 +835,8 @@ def test_calls_are_told_from_text_however_it_is_cut(data: st.DataObject) -> None
 
 def chat_document(answer: IncomingAnswer, events: list[TurnEvent]) -> dict[str, Any]:
     """The document of an answer whose events are read one by one."""
-    writer = ChatWriter("x", answer)
+    writer = ChatWriter("x")
+    writer.answer = answer
     for event in events:
         list(writer.written(answer.take([event])))
     return writer.document()
@@ -922,7 +923,8 @@ def test_what_is_no_number_in_json_stays_text_between_tags(text: str) -> None:
 
 def test_the_places_of_tokens_go_on_from_chunk_to_chunk() -> None:
     answer = IncomingAnswer(None, scores=True)
-    writer = TextWriter("x", answer)
+    writer = TextWriter("x")
+    writer.answer = answer
     offsets: list[int] = []
     for text in ("One", "ce", " up"):
         scored = TokensScored(((text.encode(), -1.0, ()), (b"!", -2.0, ())))
@@ -933,7 +935,8 @@ def test_the_places_of_tokens_go_on_from_chunk_to_chunk() -> None:
 
 def completion_scores(*tokens: bytes, best: tuple[tuple[bytes, float], ...]) -> dict[str, Any]:
     answer = IncomingAnswer(None, scores=True)
-    writer = TextWriter("x", answer)
+    writer = TextWriter("x")
+    writer.answer = answer
     scored = TokensScored(tuple((token, -1.0, best) for token in tokens))
     list(writer.written(answer.take([scored, said("x")])))
     found = writer.document()["choices"][0]["logprobs"]

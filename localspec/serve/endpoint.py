@@ -29,7 +29,6 @@ from localspec.serve.answering import (
     unless_refused,
     whole,
 )
-from localspec.serve.core.replies import IncomingAnswer
 from localspec.serve.core.requests import parsed, require_sendable
 from localspec.serve.counters import EndpointCounters
 from localspec.serve.protocols import anthropic_messages
@@ -277,7 +276,7 @@ class Endpoint:
     async def _answer(self, request: Request, kind: type[ProtocolRequest]) -> Response:
         asked = parsed(await read_body(request), kind)
         info, model, headers = await self._chosen(asked.model)
-        writer = asked.writer(model, IncomingAnswer(None))
+        writer = asked.writer(model)
         job = QueuedRequest(_asker(request), None, writer.prompt_field, model)
         starting = asyncio.create_task(self._start(job, asked, info, writer))
 

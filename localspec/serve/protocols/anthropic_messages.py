@@ -18,7 +18,6 @@ from localspec.serve.core.replies import (
     CallBegun,
     CallEnded,
     CallPart,
-    IncomingAnswer,
     timings,
 )
 from localspec.serve.core.request_tools import FunctionTool, NamedFunction, ToolChoice
@@ -305,9 +304,9 @@ class MessagesRequest(ProtocolRequest):
         kept = (text.partition("\n")[2] if text.startswith(_BILLING) else text for text in texts)
         return _joined(kept)
 
-    def writer(self, model: str, answer: IncomingAnswer) -> MessagesWriter:
+    def writer(self, model: str) -> MessagesWriter:
         """Make the writer of the reply."""
-        return MessagesWriter(model, answer, self.stop_sequences or ())
+        return MessagesWriter(model, self.stop_sequences or ())
 
 
 def _read(system: Sequence[MessageBlock]) -> list[str]:
@@ -325,9 +324,9 @@ class CountRequest(MessagesRequest):
         """What is asked, in the form that all protocols share."""
         return replace(self.conversation(), count_only=True)
 
-    def writer(self, model: str, answer: IncomingAnswer) -> CountWriter:
+    def writer(self, model: str) -> CountWriter:
         """Make the writer of the reply."""
-        return CountWriter(model, answer, ())
+        return CountWriter(model, ())
 
 
 class MessagesWriter(ReplyWriter):
@@ -337,8 +336,8 @@ class MessagesWriter(ReplyWriter):
         stops: the stop sequences that the client gave.
     """
 
-    def __init__(self, model: str, answer: IncomingAnswer, stops: Sequence[str]) -> None:
-        super().__init__(model, answer)
+    def __init__(self, model: str, stops: Sequence[str]) -> None:
+        super().__init__(model)
         self._stops = stops
         self._head = {
             "id": f"msg_{secrets.token_hex(12)}",

@@ -13,7 +13,6 @@ from localspec.serve.core.replies import (
     CallBegun,
     CallEnded,
     CallPart,
-    IncomingAnswer,
 )
 from localspec.serve.core.request_tools import FunctionTool, NamedFunction, ToolChoice
 from localspec.serve.core.requests import (
@@ -252,11 +251,11 @@ class ChatRequest(ProtocolRequest):
             case mode:
                 return ToolChoice(mode or "auto")
 
-    def writer(self, model: str, answer: IncomingAnswer) -> ChatWriter:
+    def writer(self, model: str) -> ChatWriter:
         """Make the writer of the reply."""
         usage = bool(self.stream_options and self.stream_options.include_usage)
         free = [one.custom.name for one in self.tools or () if isinstance(one, ListedCustom)]
-        return ChatWriter(model, answer, usage=usage, free=free)
+        return ChatWriter(model, usage=usage, free=free)
 
 
 class ChatWriter(CompletionWriter):
@@ -273,12 +272,11 @@ class ChatWriter(CompletionWriter):
     def __init__(
         self,
         model: str,
-        answer: IncomingAnswer,
         *,
         usage: bool = False,
         free: Collection[str] = (),
     ) -> None:
-        super().__init__(model, answer, usage=usage)
+        super().__init__(model, usage=usage)
         self._deltas: list[Document] = []
         self._free = free
         self._input: str | None = None  # so far, of a call with free text, in JSON

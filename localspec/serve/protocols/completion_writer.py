@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from localspec.engine.record.stats import FinishReason
-from localspec.serve.core.replies import IncomingAnswer, timings
+from localspec.serve.core.replies import timings
 from localspec.serve.protocols.protocol_types import Document, ReplyWriter, StreamEvent
 
 
@@ -30,8 +30,8 @@ class CompletionWriter(ReplyWriter):
     whole: ClassVar[tuple[str, str]]
     nothing: ClassVar[str | Document]
 
-    def __init__(self, model: str, answer: IncomingAnswer, *, usage: bool = False) -> None:
-        super().__init__(model, answer)
+    def __init__(self, model: str, *, usage: bool = False) -> None:
+        super().__init__(model)
         self._usage = usage
         self._head = {
             "id": f"{self.prefix}-{secrets.token_hex(12)}",

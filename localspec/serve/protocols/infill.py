@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from localspec.chat.dialects import ContentPiece
 from localspec.chat.settings import Infill
 from localspec.engine.record.stats import FinishReason
-from localspec.serve.core.replies import AnswerPiece, IncomingAnswer, timings
+from localspec.serve.core.replies import AnswerPiece, timings
 from localspec.serve.core.requests import ContinuationRequest, Count
 from localspec.serve.protocols.protocol_types import (
     Document,
@@ -57,9 +57,9 @@ class InfillRequest(ProtocolRequest):
         gap = Infill(self.input_prefix, self.input_suffix, self.prompt, others, in_repository=True)
         return ContinuationRequest(self, gap, self.limit)
 
-    def writer(self, model: str, answer: IncomingAnswer) -> InfillWriter:
+    def writer(self, model: str) -> InfillWriter:
         """Make the writer of the reply."""
-        return InfillWriter(model, answer, self)
+        return InfillWriter(model, self)
 
 
 class InfillWriter(ReplyWriter):
@@ -71,8 +71,8 @@ class InfillWriter(ReplyWriter):
 
     prompt_field = "prompt"  # the others are cut to what the context holds
 
-    def __init__(self, model: str, answer: IncomingAnswer, asked: InfillRequest) -> None:
-        super().__init__(model, answer)
+    def __init__(self, model: str, asked: InfillRequest) -> None:
+        super().__init__(model)
         self._asked = asked
         self._text = ""
         self._since: float | None = None  # the first text

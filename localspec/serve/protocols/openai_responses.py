@@ -15,7 +15,6 @@ from localspec.serve.core.replies import (
     CallBegun,
     CallEnded,
     CallPart,
-    IncomingAnswer,
     timings,
 )
 from localspec.serve.core.requests import (
@@ -194,9 +193,9 @@ class ResponsesRequest(ProtocolRequest):
             raise Refusal(400, "there is nothing to answer", param="input")
         return messages
 
-    def writer(self, model: str, answer: IncomingAnswer) -> ResponsesWriter:
+    def writer(self, model: str) -> ResponsesWriter:
         """Make the writer of the reply."""
-        return ResponsesWriter(model, answer, self)
+        return ResponsesWriter(model, self)
 
 
 class ResponsesWriter(ReplyWriter):
@@ -209,8 +208,8 @@ class ResponsesWriter(ReplyWriter):
     prompt_field = "input"
     told_in_stream = (OVERFLOW,)  # by that event alone Codex sees that it has to sum up
 
-    def __init__(self, model: str, answer: IncomingAnswer, asked: ResponsesRequest) -> None:
-        super().__init__(model, answer)
+    def __init__(self, model: str, asked: ResponsesRequest) -> None:
+        super().__init__(model)
         self._asked = asked
         self._offered = OfferedTools.of(asked.tools or ())
         self._id = f"resp_{secrets.token_hex(24)}"

@@ -30,9 +30,9 @@ class ReplyWriter(ABC):
 
     Args:
         model: the name of the pair that answers.
-        answer: the answer whose pieces are written.
 
     Attributes:
+        answer: the answer whose pieces are written.
         created: when it was made, as a Unix time.
         enough: whether the rest of the answer is not wanted.
     """
@@ -41,9 +41,9 @@ class ReplyWriter(ABC):
     farewell: ClassVar[bytes] = b""  # after the last event of a stream that did not fail
     told_in_stream: ClassVar[tuple[str, ...]] = ()  # codes of errors that come with status 200
 
-    def __init__(self, model: str, answer: IncomingAnswer) -> None:
+    def __init__(self, model: str) -> None:
         self.model = model
-        self.answer = answer
+        self.answer = IncomingAnswer(None)  # until the request is prepared
         self.created = int(time.time())
         self.enough = False
 
@@ -83,12 +83,11 @@ class ProtocolRequest(AnswerOptions):
         """
         raise NotImplementedError
 
-    def writer(self, model: str, answer: IncomingAnswer) -> ReplyWriter:
+    def writer(self, model: str) -> ReplyWriter:
         """Make the writer of the reply.
 
         Args:
             model: the name of the pair that answers.
-            answer: will be read.
         """
         raise NotImplementedError
 

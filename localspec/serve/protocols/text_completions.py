@@ -7,7 +7,7 @@ from typing import Any
 
 from localspec.chat.dialects import ContentPiece
 from localspec.chat.settings import Infill
-from localspec.serve.core.replies import AnswerPiece, IncomingAnswer
+from localspec.serve.core.replies import AnswerPiece
 from localspec.serve.core.requests import ContinuationRequest, Top, as_whole
 from localspec.serve.protocols.completion_writer import CompletionWriter
 from localspec.serve.protocols.protocol_types import Document, ProtocolRequest, StreamEvent
@@ -40,10 +40,10 @@ class CompletionRequest(ProtocolRequest):
             prompt = Infill(prompt, self.suffix)
         return ContinuationRequest(self, prompt, self.limit, self.logprobs)
 
-    def writer(self, model: str, answer: IncomingAnswer) -> TextWriter:
+    def writer(self, model: str) -> TextWriter:
         """Make the writer of the reply."""
         wanted = bool(self.stream_options and self.stream_options.include_usage)
-        return TextWriter(model, answer, usage=wanted)
+        return TextWriter(model, usage=wanted)
 
 
 def _prompt(given: str | list[Any]) -> str | tuple[int, ...]:
@@ -66,8 +66,8 @@ class TextWriter(CompletionWriter):
     chunk = whole = ("text_completion", "text")
     nothing = ""
 
-    def __init__(self, model: str, answer: IncomingAnswer, *, usage: bool = False) -> None:
-        super().__init__(model, answer, usage=usage)
+    def __init__(self, model: str, *, usage: bool = False) -> None:
+        super().__init__(model, usage=usage)
         self._text = ""
         self._places = TextScores()
 
