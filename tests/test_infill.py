@@ -150,7 +150,7 @@ def test_what_llama_vim_sends_is_understood() -> None:
         response_fields=["content", "timings/prompt_n"],
     ).core()
     assert found.prompt == Infill("a", "b", "c", (("a.py", "x"), ("tmp", "y")), in_repository=True)
-    assert found.limit == 128
+    assert found.options.limit == 128
     assert found.options.stop == ["\n\n"]
 
 

@@ -1041,7 +1041,7 @@ def test_of_a_limits_names_llama_servers_goes_first() -> None:
         given = {name: i for i, name in enumerate(names) if i >= first}
         for kind, text in ((ChatRequest, {"messages": [{"role": "user", "content": "hi"}]}),
                            (CompletionRequest, {"prompt": "hi"})):  # fmt: skip
-            asked = parsed(json.dumps(text | given).encode(), kind).core()
+            asked = parsed(json.dumps(text | given).encode(), kind)
             assert asked.limit == first
 
 
@@ -1049,7 +1049,7 @@ def test_a_whole_number_may_be_written_with_a_point_within_an_object_too() -> No
     said = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4e1}
     thinking = {"thinking": {"type": "enabled", "budget_tokens": 1024.0}}
     asked = parsed(json.dumps(said | thinking).encode(), MessagesRequest).core()
-    assert (asked.limit, asked.options.reasoning_budget) == (40, 1024)
+    assert (asked.options.limit, asked.options.reasoning_budget) == (40, 1024)
     thinking["thinking"]["budget_tokens"] = 1024.5
     with pytest.raises(Refusal) as refusal:
         parsed(json.dumps(said | thinking).encode(), MessagesRequest)

@@ -114,12 +114,11 @@ class AnswerOptions(_ChainFields, kw_only=True):
             return None
         return tuple(name.strip() for name in self.draft.split(",")) if self.draft != NONE else ()
 
-    def settings(self, own: ChatSettings, n_predict: int | None, grammar: str) -> ChatSettings:
+    def settings(self, own: ChatSettings, grammar: str) -> ChatSettings:
         """The settings of the answer.
 
         Args:
             own: the server's, for options that are not given.
-            n_predict: tokens to generate at most; None for the server's.
             grammar: as in `ChatSettings`; empty for none, or for the request's own.
 
         Raises:
@@ -134,7 +133,7 @@ class AnswerOptions(_ChainFields, kw_only=True):
             lenience=own.lenience if self.accept is None else None,
             grammar=grammar or self.grammar or own.grammar,
             gamma=0 if self.draft == NONE else own.gamma if self.gamma is None else self.gamma,
-            n_predict=own.n_predict if n_predict is None else n_predict,
+            n_predict=own.n_predict if self.limit is None else self.limit,
             stop=own.stop if stop is None else tuple(stop),
             repeatable=own.repeatable if self.seed is None else self.seed != _ANY_SEED,
         )
@@ -168,7 +167,6 @@ class ConversationRequest:
 
     Attributes:
         messages: as the client told them; at least one.
-        limit: tokens to generate at most; None for the server's.
         tools: those that are described to the model.
         parallel: several may be called in one answer.
         format_rule: the grammar rule of the answer's format; empty for any text.
@@ -182,7 +180,6 @@ class ConversationRequest:
 
     options: AnswerOptions
     messages: Sequence[ToldMessage]
-    limit: int | None = None
     tools: Sequence[FunctionTool] = ()
     choice: ToolChoice = field(default_factory=ToolChoice)
     parallel: bool = True
@@ -245,7 +242,7 @@ class ConversationRequest:
         if self.options.grammar and (toolbox.calls or self.format_rule):
             message = "grammar cannot be combined with tools or response_format"
             raise Refusal(400, f"{message}; leave one out", param="grammar")
-        settings = self.options.settings(own, self.limit, self.rule(toolbox))
+        settings = self.options.settings(own, self.rule(toolbox))
         budget = self.options.reasoning_budget
         budget = own.reasoning_budget if budget is None else budget
         settings = replace(settings, reasoning_budget=budget)
@@ -312,13 +309,11 @@ class ContinuationRequest:
 
     Attributes:
         prompt: the text, its ids, or the gap.
-        limit: tokens to generate at most; None for the server's.
         top_logprobs: how many alternatives to report per token; None for no probabilities.
     """
 
     options: AnswerOptions
     prompt: str | tuple[int, ...] | Infill
-    limit: int | None = None
     top_logprobs: int | None = None
 
     def prepared(self, own: ChatSettings, _: Dialect) -> tuple[AnswerRequest, IncomingAnswer]:
@@ -332,7 +327,7 @@ class ContinuationRequest:
         """
         gap = self.prompt if isinstance(self.prompt, Infill) else None
         asked = AnswerRequest(
-            settings=self.options.settings(own, self.limit, ""),
+            settings=self.options.settings(own, ""),
             prompt="" if isinstance(self.prompt, Infill) else self.prompt,
             infill=gap,
             top_logprobs=self.top_logprobs,

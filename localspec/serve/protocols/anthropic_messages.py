@@ -263,6 +263,11 @@ class MessagesRequest(ProtocolRequest):
     output_config: OutputConfig | None = None
     output_format: AskedFormat | None = None
 
+    @property
+    def limit(self) -> int | None:
+        """Tokens to generate at most; this protocol has one name for that."""
+        return self.max_tokens
+
     def core(self) -> ConversationRequest:
         """What is asked, in the form that all protocols share.
 
@@ -288,7 +293,6 @@ class MessagesRequest(ProtocolRequest):
         return ConversationRequest(
             structs.replace(self, stop=self.stop_sequences, reasoning_budget=budget),
             messages,
-            limit=self.max_tokens,
             tools=[one for tool in self.tools or () if (one := tool.function)],
             choice=choice.choice,
             parallel=not choice.disable_parallel_tool_use,

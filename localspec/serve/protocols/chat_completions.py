@@ -230,7 +230,6 @@ class ChatRequest(ProtocolRequest):
         return ConversationRequest(
             self,
             [message.said(i, lenient=i != last) for i, message in enumerate(self.messages)],
-            limit=self.limit,
             tools=[FunctionTool("function", tool.told) for tool in self.tools or ()],
             choice=self._choice(),
             parallel=self.parallel_tool_calls is not False,
@@ -269,13 +268,7 @@ class ChatWriter(CompletionWriter):
     chunk, whole = ("chat.completion.chunk", "delta"), ("chat.completion", "message")
     nothing: ClassVar[Document] = {}
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        usage: bool = False,
-        free: Collection[str] = (),
-    ) -> None:
+    def __init__(self, model: str, *, usage: bool = False, free: Collection[str] = ()) -> None:
         super().__init__(model, usage=usage)
         self._deltas: list[Document] = []
         self._free = free

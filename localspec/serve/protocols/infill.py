@@ -55,7 +55,7 @@ class InfillRequest(ProtocolRequest):
         """What is asked, in the form that all protocols share."""
         others = tuple((one.filename, one.text) for one in self.input_extra or ())
         gap = Infill(self.input_prefix, self.input_suffix, self.prompt, others, in_repository=True)
-        return ContinuationRequest(self, gap, self.limit)
+        return ContinuationRequest(self, gap)
 
     def writer(self, model: str) -> InfillWriter:
         """Make the writer of the reply."""

@@ -157,6 +157,11 @@ class ResponsesRequest(ProtocolRequest):
     conversation: Any = None
     background: bool | None = None
 
+    @property
+    def limit(self) -> int | None:
+        """Tokens to generate at most; this protocol has one name for that."""
+        return self.max_output_tokens
+
     def core(self) -> ConversationRequest:
         """What is asked, in the form that all protocols share.
 
@@ -172,7 +177,6 @@ class ResponsesRequest(ProtocolRequest):
         return ConversationRequest(
             self,
             self._messages(offered),
-            limit=self.max_output_tokens,
             tools=offered.tools,
             choice=offered.choice(self.tool_choice),
             parallel=self.parallel_tool_calls is not False,

@@ -38,7 +38,7 @@ class CompletionRequest(ProtocolRequest):
             if not isinstance(prompt, str):
                 raise Refusal(400, "with a suffix the prompt must be text", param="prompt")
             prompt = Infill(prompt, self.suffix)
-        return ContinuationRequest(self, prompt, self.limit, self.logprobs)
+        return ContinuationRequest(self, prompt, self.logprobs)
 
     def writer(self, model: str) -> TextWriter:
         """Make the writer of the reply."""
