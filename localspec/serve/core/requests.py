@@ -108,6 +108,11 @@ class AnswerOptions(_ChainFields, kw_only=True):
         return next((each for each in names if each is not None), None)
 
     @property
+    def ends_with_counts(self) -> bool:
+        """Whether a stream ends with the token counts."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
     def drafters(self) -> tuple[str, ...] | None:
         """The names of those that may draft; None for all."""
         if self.draft in (None, AUTO):

@@ -252,9 +252,8 @@ class ChatRequest(ProtocolRequest):
 
     def writer(self, model: str) -> ChatWriter:
         """Make the writer of the reply."""
-        usage = bool(self.stream_options and self.stream_options.include_usage)
         free = [one.custom.name for one in self.tools or () if isinstance(one, ListedCustom)]
-        return ChatWriter(model, usage=usage, free=free)
+        return ChatWriter(model, usage=self.ends_with_counts, free=free)
 
 
 class ChatWriter(CompletionWriter):

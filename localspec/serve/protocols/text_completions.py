@@ -42,8 +42,7 @@ class CompletionRequest(ProtocolRequest):
 
     def writer(self, model: str) -> TextWriter:
         """Make the writer of the reply."""
-        wanted = bool(self.stream_options and self.stream_options.include_usage)
-        return TextWriter(model, usage=wanted)
+        return TextWriter(model, usage=self.ends_with_counts)
 
 
 def _prompt(given: str | list[Any]) -> str | tuple[int, ...]:
