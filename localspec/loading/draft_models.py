@@ -249,7 +249,7 @@ class DraftModels:
         model = self.pair.target.model
         target = ModelSetup(n_ctx=self.pair.target.n_ctx, gpu_layers=model.gpu_layers)
         baseline_s = costs.auto.costs.target.at(BEHIND).seconds(1)
-        alone = model.remote or not self._loader.repack  # its time is not that of its bytes
+        alone = model.remote or self._loader.from_disk  # its time is not that of its bytes
         threads = self._loader.options.asked_threads(draft=True) or 0
         how = replace(self.pair.loaded, draft_threads=threads)
         dear = []

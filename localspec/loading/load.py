@@ -184,7 +184,7 @@ def load_session(
             progress,
             cancel,
             undo,
-            not plan.memory.from_disk,
+            bool(plan.memory.from_disk),
             thorough,
             plan.unflashed,
         )
@@ -384,7 +384,7 @@ def load_another_draft(
             progress,
             cancel,
             undo,
-            repack=not loaded.from_disk,
+            from_disk=loaded.from_disk,
             flash_attn=loaded.flash_attn,
         )
         bare = replace(

@@ -40,7 +40,7 @@ class ModelLoader:
 
     Attributes:
         undo: owns everything loaded so far.
-        repack: false if weights are to stay on disk.
+        from_disk: whether weights find no room in memory, and are read from disk again and again.
         thorough: choose the attention again and take more time for it.
         unflashed: extra bytes without flash attention; None if there is no choice.
         flash_attn: the attention as requested or, once the target is loaded, as chosen.
@@ -51,7 +51,7 @@ class ModelLoader:
     progress: Progress
     cancel: Cancel
     undo: ExitStack
-    repack: bool = True
+    from_disk: bool = False
     thorough: bool = False
     unflashed: int | None = None
     flash_attn: str = ""
@@ -79,7 +79,7 @@ class ModelLoader:
             self.exact = exactness.longest(
                 target,
                 exactness.key(
-                    path, setup, self.options, self._adapters(), from_disk=not self.repack
+                    path, setup, self.options, self._adapters(), from_disk=self.from_disk
                 ),
                 store=profile_store(),
                 announce=lambda: self.progress("Comparing passes bit by bit", None),
@@ -135,7 +135,7 @@ class ModelLoader:
             cache_type_v=setup.cache_v,
             mmap=target.model.mapped,
             mlock=options.mlock,
-            from_disk=not self.repack,
+            from_disk=self.from_disk,
             exact=self.exact,
             exact_by_plan=plan.exact_by_plan,
             memory_plan_bytes=plan.memory.total + more,
@@ -179,7 +179,7 @@ class ModelLoader:
                 target_devices=_devices_with(reads, options) if reads else (),
                 mmap=options.mmap,
                 mlock=options.mlock,
-                repack=self.repack,
+                repack=not self.from_disk,
                 mtp=mtp,
                 head=reads is not None,
                 adapters=[] if draft else [(e.path, e.scale) for e in self.checked.adapters],
