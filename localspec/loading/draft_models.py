@@ -210,8 +210,7 @@ class DraftModels:
         )
 
     def _may_leave_out(self, costs: MeasuredPair) -> bool:
-        asked = self._loader.options.draft_anyway or self._settings.gamma != "auto"
-        return not (asked or costs.doubtful)
+        return not (self._loader.options.keeps_draft or costs.doubtful)
 
     def _freed(
         self, pair: LoadedPair, costs: MeasuredPair | None

@@ -231,9 +231,8 @@ def _without_dear(plan: LoadPlan) -> tuple[LoadPlan, tuple[ModelFiles, ...]]:
     """
     checked = plan.checked
     request, drafts = checked.request, checked.drafts
-    asked = request.draft_anyway or checked.settings.gamma != "auto"
     where = request.device or request.draft_device or request.draft_threads or request.rpc
-    if asked or where or not exactness_cost.comparable(request) or len(drafts) != 1:
+    if request.keeps_draft or where or not exactness_cost.comparable(request) or len(drafts) != 1:
         return plan, ()
     draft = drafts[0].files
     if drafts[0].in_target or not draft_worth.why_left_out(checked.target, draft, plan.memory):

@@ -109,6 +109,11 @@ class LoadRequest:
     lossy: float | None = None
     repeat_stop: bool = False
 
+    @property
+    def keeps_draft(self) -> bool:
+        """Whether a draft is loaded even if it is known to save no time."""
+        return self.draft_anyway or self.gamma != "auto"
+
     def asked_threads(self, *, draft: bool) -> int | None:
         """The requested threads of a model, if any; `exact` implies one for the target alone."""
         if draft:
