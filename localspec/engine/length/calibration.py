@@ -61,8 +61,6 @@ class Calibration:
             confidences: the drafter's confidence at every position, in order.
             chances: acceptance probabilities of the tested positions, up to the first rejection.
         """
-        if not chances:
-            return
         for confidence, chance in zip(confidences, chances, strict=False):
             off = self.acceptance(confidence) - self.mean
             self._variance += (1 - _KEEP) * (off * off - self._variance)

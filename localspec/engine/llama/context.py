@@ -69,7 +69,6 @@ class Context:
         self.options = options
         self.n_ctx = options.n_ctx
         self.n_batch = min(options.n_batch, options.n_ctx)
-        self._copies = options.copies
         self.tokens: list[int] = []
         self.readers: tuple[Listener, ...] = ()
         self.tapped: Counter[int] = Counter()
@@ -380,7 +379,7 @@ class Context:
         state, held = self.state(), len(self.tokens)
         data = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
         for _ in range(held, cells, max(1, held)):
-            if not self._copies or not lib.llama_state_seq_set_data(
+            if not self.options.copies or not lib.llama_state_seq_set_data(
                 self._handle, data, len(state), 1
             ):
                 self.clear()

@@ -81,7 +81,6 @@ class Model:
         metadata: the GGUF's scalar metadata as text.
         mtp: whether the multi-token prediction layers were loaded.
         gpu_layers: layers on accelerators as requested, -1 for all.
-        cpu_moe: layers, from the first, whose experts are in main memory.
         remote: whether some of the accelerators are workers.
         mapped: whether the weights in main memory are mapped, not copied.
     """
@@ -98,7 +97,6 @@ class Model:
         self.weights_bytes = weights_bytes or self.file_weights
         self.metadata = _metadata(handle)
         self.mtp, self.gpu_layers, self.remote, self.offloaded = False, 0, False, False
-        self.cpu_moe = 0
         self._adapters: list[tuple[Any, float]] = []  # each with its scale
         # Asked for one token at a time: asking for a whole large vocabulary takes a tenth of a
         # second.
@@ -168,7 +166,7 @@ class Model:
         params.tensor_buft_overrides = ctypes.addressof(overrides) if cpu_moe else None
         params.progress_callback = _progress_callback(progress, cancel)
         model = cls(path, *_loaded(path, params, cancel))
-        model.mtp, model.gpu_layers, model.cpu_moe = mtp, n_gpu_layers, cpu_moe
+        model.mtp, model.gpu_layers = mtp, n_gpu_layers
         names = accelerators() if devices is None else devices
         model.offloaded = n_gpu_layers != 0 and bool(names)
         model.remote = model.offloaded and any(each.startswith(RPC) for each in names)

@@ -8,8 +8,6 @@ from localspec.engine.grammars.constraint import Constraint
 from localspec.engine.record.trace import TraceWriter
 from localspec.engine.round.params import Accept, SamplingParams
 
-UNLIMITED = -1
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateSettings:
@@ -28,7 +26,7 @@ class GenerateSettings:
 
     sampling: SamplingParams = field(default_factory=SamplingParams)
     accept: Accept = Accept.TOKEN
-    n_predict: int = UNLIMITED
+    n_predict: int = -1
     constraint: Constraint | None = None
     lenience: float | None = None
     trace: TraceWriter | None = None

@@ -50,7 +50,6 @@ _KINDS = {
     403: "permission_error",
     404: "not_found_error",
     413: "request_too_large",
-    429: "rate_limit_error",
     529: "overloaded_error",
 }
 _REASONING: dict[str, Literal["on", "off"] | None] = {

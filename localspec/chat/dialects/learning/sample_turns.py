@@ -18,6 +18,8 @@ from localspec.chat.prompt.renderer import (
 
 TurnData = dict[str, Any]
 
+_ON: TurnData = {"enable_thinking": True, "thinking": True}  # variables that switch thoughts on
+
 
 @dataclass(frozen=True, slots=True)
 class SampleTurn:
@@ -91,16 +93,11 @@ def numbered(sample: SampleTurn, start: int = 0) -> SampleTurn:
 
 @dataclass(slots=True)
 class TurnWriter:
-    """Renders turns, within one budget for all.
-
-    Attributes:
-        on: variables with common names that switch thoughts on.
-    """
+    """Renders turns, within one budget for all."""
 
     renderer: TemplateRenderer
     source: TemplateSource
     budget: RenderBudget
-    on: TurnData = field(default_factory=lambda: {"enable_thinking": True, "thinking": True})
     _known: dict[str, str | None] = field(default_factory=dict)
 
     def prompt(self, sample: SampleTurn, *, tools: bool = False, **more: Any) -> str | None:
@@ -158,7 +155,7 @@ class TurnWriter:
         messages += [
             Message(Role.ASSISTANT, "", more={"role": "assistant", **one}) for one in answers
         ]
-        variables = {**self.on, **more, "add_generation_prompt": generation}
+        variables = {**_ON, **more, "add_generation_prompt": generation}
         variables = {name: value for name, value in variables.items() if value is not None}
         variables |= {"tools": sample.tools} if tools else {}
         key = json.dumps([[message.more for message in messages], variables])
