@@ -254,9 +254,14 @@ class ChatTemplate:
             self._pieces[token] = known
         return known
 
-    def guard(self, text: str) -> str:
-        """`text` with stand-ins for everything that looks like a mark."""
-        return self._guard(text)
+    def guard(self, text: str, named: Set[str] = frozenset()) -> str:
+        """`text` with stand-ins for what looks like a mark, and for all `named` texts."""
+        if taken := sorted(char for char in set(text) if ord(char) in _GUARDS):
+            text = text.translate({ord(char): self._stand_in(char) for char in taken})
+        while marks := self.marks.within(text) | {one for one in named if one in text}:
+            for mark in sorted(marks):
+                text = text.replace(mark, self._stand_in(mark))
+        return text
 
     def guard_answer(self, text: str) -> str:
         """Guard an answer, but keep the marks of the thought that it begins with.
@@ -269,22 +274,14 @@ class ChatTemplate:
         named, begun = {mark for one in pairs for mark in one if mark}, text.lstrip()
         pair = next((one for one in pairs if begun.startswith(one) or _unopened(text, *one)), None)
         if pair is None:
-            return self._guard(text, named)
+            return self.guard(text, named)
         begin, close = pair
         within = (self.dialect.said(text).thought or "").count(close)  # these are named there
         parts = begun.removeprefix(begin).split(close, within + 1)
         thought, said = (close.join(some) for some in (parts[: within + 1], parts[within + 1 :]))
         kept = begin if begun.startswith(begin) else "", close if len(parts) > within + 1 else ""
         lead = text[: len(text) - len(begun)] + kept[0]
-        return lead + self._guard(thought, named) + kept[1] + self._guard(said, named)
-
-    def _guard(self, text: str, named: Set[str] = frozenset()) -> str:
-        if taken := sorted(char for char in set(text) if ord(char) in _GUARDS):
-            text = text.translate({ord(char): self._stand_in(char) for char in taken})
-        while marks := self.marks.within(text) | {one for one in named if one in text}:
-            for mark in sorted(marks):
-                text = text.replace(mark, self._stand_in(mark))
-        return text
+        return lead + self.guard(thought, named) + kept[1] + self.guard(said, named)
 
     def lasts(self, text: str) -> bool:
         """Whether guarded `text` is valid in other objects, which assign their own stand-ins."""
