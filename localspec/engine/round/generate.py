@@ -78,11 +78,11 @@ class Engine:
         lookup: Lookup | None = None,
         rows: int = MAX_BATCH_OUTPUTS,
     ) -> None:
-        able = target.can_truncate
         self.target = target
         self.rows = min(rows, MAX_BATCH_OUTPUTS, target.n_batch)
-        self.drafters = {each.name: each for each in drafters} if able else {}
-        self.lookup = lookup if able else None
+        self.drafters: dict[str, Drafter] = {}
+        self.join(drafters)
+        self.lookup = lookup if target.can_truncate else None
         self.past: Sequence[Past] = ()
         self.steps = PromptSteps(target.n_batch)
         self.recorder = RoundRecorder(target.model, self.drafters)
