@@ -22,6 +22,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import methods
 from pydantic import ValidationError
 
+from localspec import __version__
 from localspec.errors import LocalspecError
 from localspec.safe_text import one_line, reason
 from localspec.tools.server_settings import ServerSettings
@@ -151,7 +152,7 @@ class ServerConnection:
                 mode=mode,
                 read_timeout_seconds=settings.timeout,
                 message_handler=self._heard,
-                client_info=mcp_types.Implementation(name="localspec", version=_version()),
+                client_info=mcp_types.Implementation(name="localspec", version=__version__),
                 cache=None,
             )
             async with self._within(settings.timeout):
@@ -370,9 +371,3 @@ def _why(error: BaseException, timeout: float) -> str:
         case ValueError():
             return "its answer does not follow the protocol"
     return f"{type(error).__name__}: {reason(error)}"
-
-
-def _version() -> str:
-    from importlib.metadata import version  # noqa: PLC0415 - takes a moment
-
-    return version("localspec")
