@@ -160,6 +160,11 @@ class RequestQueue:
         return [line for of, line in self._waiting.items() if of != _COUNTS]
 
     @property
+    def _queued(self) -> list[QueuedRequest]:
+        """All jobs that wait now."""
+        return [job for line in self._waiting.values() for job in line]
+
+    @property
     def _first(self) -> str:
         """The line whose turn it is; there is one.
 
@@ -188,9 +193,7 @@ class RequestQueue:
         longest = max(lines, key=len, default=deque())
         if asker in self._waiting or len(longest) < 2:
             raise full
-        latest = longest[-1]
-        self.withdraw(latest)
-        latest.said.put_nowait(full)
+        self._refuse(longest[-1], full)
 
     def withdraw(self, job: QueuedRequest) -> None:
         """Remove a job from the queue, or stop it: its client has gone, or it took too long."""
@@ -205,6 +208,11 @@ class RequestQueue:
             self._counters.waiting -= 1
             if not line:
                 del self._waiting[job.line]
+
+    def _refuse(self, job: QueuedRequest, refusal: Refusal) -> None:
+        """End a job with `refusal`."""
+        self.withdraw(job)
+        job.said.put_nowait(refusal)
 
     def _end_stuck(self, job: QueuedRequest) -> None:
         """Kill an engine that does not stop (an endless grammar, a driver); it restarts then."""
@@ -263,9 +271,9 @@ class RequestQueue:
     def _not_switched(self) -> None:
         """Refuse the jobs of the pair that was being loaded and cannot be."""
         pair, self._switching = self._switching, ""
-        for job in [job for line in self._waiting.values() for job in line if job.pair == pair]:
-            self.withdraw(job)
-            job.said.put_nowait(unavailable(f"the pair {pair} cannot be loaded", _PATIENCE_S))
+        for job in self._queued:
+            if job.pair == pair:
+                self._refuse(job, unavailable(f"the pair {pair} cannot be loaded", _PATIENCE_S))
 
     def _sleep(self) -> None:
         """End the engine, which has nothing to do."""
@@ -281,15 +289,8 @@ class RequestQueue:
             self._unloaded.add_done_callback(lambda _: self._start())
 
     def _late(self, job: QueuedRequest) -> None:
-        job.said.put_nowait(
-            Refusal(
-                504,
-                f"the answer took longer than {self._limit_s:g} seconds",
-                kind="server_error",
-                code="timeout",
-            )
-        )
-        self.withdraw(job)
+        said = f"the answer took longer than {self._limit_s:g} seconds"
+        self._refuse(job, Refusal(504, said, kind="server_error", code="timeout"))
 
     def _over(self, last: Refusal | None = None) -> None:
         """The running job has ended; `last` is its error."""
@@ -361,9 +362,8 @@ class RequestQueue:
     def _rest(self, why: str) -> None:
         """Refuse all waiting jobs, and start the engine again after a while."""
         self._resting = True
-        for job in [job for line in self._waiting.values() for job in line]:
-            self.withdraw(job)
-            job.said.put_nowait(unavailable(why, _PATIENCE_S))
+        for job in self._queued:
+            self._refuse(job, unavailable(why, _PATIENCE_S))
         self._loop.call_later(_PATIENCE_S, self._revive)
 
     def _revive(self) -> None:
