@@ -1246,6 +1246,14 @@ async def test_the_rules_hold_at_every_address() -> None:
             assert start["status"] == status, (method, path, headers)
 
 
+async def test_a_client_that_comes_while_the_models_are_loaded_is_told_so_in_a_code() -> None:
+    request_queue = RequestQueue(ScriptedEngine(), EndpointCounters(), most=4, limit_s=60)  # type: ignore[arg-type]
+    app = Endpoint(request_queue, AccessRules(), EndpointCounters()).app()
+    start, body, *_ = [one async for one in sent(app, "GET", "/v1/models", {})]
+    assert start["status"] == 503
+    assert json.loads(body["body"])["error"]["code"] == "unavailable"
+
+
 @pytest.mark.parametrize("private", [False, True])
 async def test_an_allowed_page_asks_before_it_sends_and_reads_the_headers(private: bool) -> None:
     """Chromium asks for machines of a private network with one header more."""

@@ -38,7 +38,7 @@ from localspec.serve.protocols.infill import InfillRequest
 from localspec.serve.protocols.openai_responses import ResponsesRequest
 from localspec.serve.protocols.protocol_types import ProtocolRequest, ReplyWriter
 from localspec.serve.protocols.text_completions import CompletionRequest
-from localspec.serve.refusals import Refusal, refusal_of
+from localspec.serve.refusals import Refusal, refusal_of, unavailable
 from localspec.serve.request_queue import Answers, QueuedRequest, RequestQueue
 
 _ANSWERED_BY = "x-localspec-model"  # in replies to requests for a model of another name
@@ -143,9 +143,7 @@ class Endpoint:
     def _info(self) -> SessionInfo:
         info = self._queue.engine.latest
         if info is None:
-            raise Refusal(
-                503, "the models are being loaded", kind="unavailable_error", retry_after=2
-            )
+            raise unavailable("the models are being loaded", 2)
         return info
 
     def _names(self) -> list[str]:
