@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct, field, structs
 
+from localspec.chat.dialects.notations import gemma
 from localspec.chat.dialects.reading.answer_parts import (
     AnswerReading,
     Call,
@@ -145,7 +146,7 @@ class Dialect(Struct, frozen=True):
         for shape in marks.calls:
             yield from (*shape.before, *shape.after, shape.name_end, shape.key_open)
             yield from (shape.value_open, shape.other_open, shape.value_close)
-            yield from ('<|"|>',) if shape.style == "gemma" else ()
+            yield from (gemma.QUOTE,) if shape.style == "gemma" else ()
 
 
 def _whole(reader: AnswerReader, raw: str, *, cut: bool) -> AnswerReading:

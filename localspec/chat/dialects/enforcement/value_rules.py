@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
+from localspec.chat.dialects.notations.gemma import QUOTE
 from localspec.chat.dialects.notations.values import kinds_of, referred
 from localspec.engine.grammars import lark
 from localspec.errors import SchemaError
@@ -374,15 +375,13 @@ class PythonArguments(PythonRules):
 class GemmaRules(ValueRules):
     """Gemma's notation: texts between special marks, names without quotes."""
 
-    QUOTE = '<|"|>'
-
     def text(self) -> str:
         """Text between two marks."""
-        return self._rule(f"{lark.mark(self.QUOTE)} {lark.until(self.QUOTE)}")
+        return self._rule(f"{lark.mark(QUOTE)} {lark.until(QUOTE)}")
 
     def known_text(self, text: str) -> str:
         """A given text between two marks."""
-        return " ".join([lark.mark(self.QUOTE), _letters(text), lark.mark(self.QUOTE)])
+        return " ".join([lark.mark(QUOTE), _letters(text), lark.mark(QUOTE)])
 
     def key(self, name: str) -> str:
         """The name and a colon."""

@@ -26,6 +26,7 @@ from localspec.chat.dialects.marks import (
     trimmed_end,
     trimmed_start,
 )
+from localspec.chat.dialects.notations import gemma
 from localspec.chat.dialects.reading.known_tools import KnownTools
 from localspec.chat.dialects.reading.notation_reader import envelope
 from localspec.chat.dialects.shapes import HERMES, AnswerMarks, CallLayout, CallShape, Numbered
@@ -33,7 +34,6 @@ from localspec.engine.common_prefix import common_prefix
 
 _NAME, _OTHER = FIRST.names
 _KEYS = tuple(FIRST.arguments)
-_QUOTE = '<|"|>'
 
 _SEPARATORS = ((", ", ": "), (",", ":"))  # that templates write JSON with
 
@@ -361,7 +361,7 @@ def _named(one: str) -> CallShape | None:
 
 def _gemma(one: str) -> CallShape | None:
     """Gemma's own notation."""
-    text = f"{_KEYS[0]}:{_QUOTE}{FIRST.arguments[_KEYS[0]]}{_QUOTE}"
+    text = f"{_KEYS[0]}:{gemma.QUOTE}{FIRST.arguments[_KEYS[0]]}{gemma.QUOTE}"
     named = one.find(_NAME + "{")
     if named < 0 or text not in one:
         return None

@@ -10,7 +10,9 @@ from localspec.chat.dialects.notations.values import NOTHING, UnfinishedText, be
 from localspec.chat.dialects.reading.answer_parts import Call
 from localspec.chat.dialects.reading.known_tools import KnownTools, NoCall
 
-_QUOTE = '<|"|>'
+QUOTE = '<|"|>'
+"""The mark before and after a text."""
+
 _CLOSE = {"{": "}", "(": ")", "[": "]"}
 _NAME = re.compile(r"[:\-\s]*([^\s<>\"'`{}()\[\]=|,;]+)\s*")
 _KEY = re.compile(r"[^\s<>\"'`{}()\[\],:=]+")
@@ -64,10 +66,10 @@ class _GemmaValues:
         if depth > _DEEPEST:
             raise NoCall
         at = skip_blanks(text, at)
-        if at >= len(text) or may_begin(text, at, _QUOTE):
+        if at >= len(text) or may_begin(text, at, QUOTE):
             raise UnfinishedText
-        if text.startswith(_QUOTE, at):
-            return self._quoted(at + len(_QUOTE), _QUOTE)
+        if text.startswith(QUOTE, at):
+            return self._quoted(at + len(QUOTE), QUOTE)
         if text[at] in _CLOSE:
             return self._container(at, depth)
         if text[at] in "\"'":
@@ -139,10 +141,10 @@ class _GemmaValues:
     def _key(self, at: int) -> tuple[str | None, int]:
         """The name before a value, and where the value begins; None for no name."""
         text = self._text
-        if may_begin(text, at, _QUOTE):
+        if may_begin(text, at, QUOTE):
             raise UnfinishedText
-        if text.startswith(_QUOTE, at):
-            key, end = self._quoted(at + len(_QUOTE), _QUOTE)
+        if text.startswith(QUOTE, at):
+            key, end = self._quoted(at + len(QUOTE), QUOTE)
         elif text[at] in "\"'":
             key, end = self._quoted(at + 1, text[at])
         else:
