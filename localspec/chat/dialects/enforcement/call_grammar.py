@@ -121,7 +121,7 @@ def _laid_out(shape: CallShape, layout: CallLayout, *, several: bool) -> tuple[s
 
 
 def _text(text: str) -> str:
-    """A text with its marks; empty for an empty text, which llguidance has no literal for."""
+    """A text with its marks; empty for an empty text."""
     return lark.mark(text) if text else ""
 
 
@@ -294,7 +294,7 @@ def _harmony(ways: Ways, rules: dict[str, str], _several: bool, thinks: bool) ->
     channel, message = lark.mark("<|channel|>"), lark.mark("<|message|>")
     rules["kind"] = f'" "? {lark.mark("<|constrain|>")}? "json"?'
     named = [
-        (f"{lark.literal(name)} kind {message} {way}", f"{lark.literal(name)}", way)
+        (f"{lark.literal(name)} kind {message} {way}", lark.literal(name), way)
         for name, way in ways.items()
     ]
     rules["after"] = " | ".join(one for one, _, _ in named)

@@ -102,7 +102,7 @@ class _TagValues:
         if None in texts:
             return self._any_text(more, may_end=may_end)
         known = [one for one in dict.fromkeys(texts) if one is not None]
-        ways = " | ".join(lark.literal(one) if one else '""' for one in known)
+        ways = " | ".join(lark.literal(one) for one in known)
         return [f"({ways}) {self._close} blank {self._next(more, may_end=may_end)}"]
 
     def _any_text(self, more: str, *, may_end: bool) -> list[str]:

@@ -381,12 +381,12 @@ class GemmaRules(ValueRules):
 
     def known_text(self, text: str) -> str:
         """A given text between two marks."""
-        return " ".join([lark.mark(QUOTE), _letters(text), lark.mark(QUOTE)])
+        return " ".join([lark.mark(QUOTE), lark.literal(text), lark.mark(QUOTE)])
 
     def key(self, name: str) -> str:
         """The name and a colon."""
         plain = re.fullmatch(r"[^\s<>\"'`{}()\[\],:=|;]+", name)
-        return f'{_letters(name) if plain else self.known_text(name)} ":"'
+        return f'{lark.literal(name) if plain else self.known_text(name)} ":"'
 
     def any_key(self, names: Sequence[str]) -> str:
         """Any other word and a colon."""
@@ -412,7 +412,7 @@ class NestedRules(ValueRules):
 
     def known_text(self, text: str) -> str:
         """A given text, and the mark of the closing tag."""
-        return f"{_letters(text)} {lark.mark(self._mark)}"
+        return f"{lark.literal(text)} {lark.mark(self._mark)}"
 
     def known(self, value: Any) -> str:
         """One given value, and the mark of the closing tag."""
@@ -525,8 +525,3 @@ def given_values(schema: Mapping[str, Any]) -> list[Any] | None:
 def _count(value: Any) -> int | None:
     whole = isinstance(value, int) and not isinstance(value, bool)
     return value if whole and value >= 0 else None
-
-
-def _letters(text: str) -> str:
-    """A literal of a text; empty for an empty text, which llguidance has no literal for."""
-    return lark.literal(text) if text else ""
