@@ -205,6 +205,8 @@ def test_the_oldest_make_room_and_all_can_be_cleared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(past_conversations, "MOST", 70)
+    largest = past_conversations._HEAD + 4 * 70
+    monkeypatch.setattr(past_conversations, "_LARGEST", largest)
     for i, name in enumerate(("c1", "c2", "c3", "c4")):
         kept(tmp_path, name)
         for path in tmp_path.glob(f"{name}.*"):

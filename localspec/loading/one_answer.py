@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -64,7 +63,7 @@ def answer(
     with closing(load_session(request, progress=progress, cancel=cancel)) as session:
         asked = session.settings
         loaded(session)
-        session.settings = dataclasses.replace(asked, sampling=asked.sampling.seeded())
+        session.settings = replace(asked, sampling=asked.sampling.seeded())
         for notice in session.notices:
             hear(Noticed(notice))
         session.open(before)

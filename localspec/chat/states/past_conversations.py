@@ -91,7 +91,7 @@ class PastStore:
             name = checked(self._conversation) + self._ending
             with private.whole_file(self._folder / name) as file:
                 file.write(_MAGIC + zlib.crc32(data).to_bytes(4, "little") + data)
-            keep_latest(self._folder, _HEAD + 4 * MOST)
+            keep_latest(self._folder, _LARGEST)
             if alone:  # the other conversations have not changed
                 self._known = self._changed(), self._conversation
 

@@ -48,10 +48,7 @@ class GammaPolicy(Protocol):
 
 
 class FixedGamma:
-    """Always the same draft length.
-
-    `gamma` may be set from another thread between rounds: 0 switches speculation off.
-    """
+    """Always the same draft length; 0 switches speculation off."""
 
     def __init__(self, gamma: int) -> None:
         self.gamma = gamma

@@ -9,7 +9,7 @@ import msgspec
 from localspec.limits import MAX_NESTING, depth
 from localspec.serve.refusals import Refusal
 
-_LARGEST = 64 << 10  # characters of JSON
+_LARGEST = 64 << 10  # bytes of JSON
 
 
 def require_bounded(schema: dict[str, Any], place: str) -> None:
