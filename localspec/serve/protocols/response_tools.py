@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -14,7 +14,8 @@ from localspec.serve.core.requests import MOST_TOOLS, converted
 from localspec.serve.protocols.free_text import InputGrammar, function_of
 from localspec.serve.refusals import Refusal
 
-KINDS = ("function", "custom", "namespace")
+_CALLED = ("function", "custom")
+KINDS = (*_CALLED, "namespace")
 """The types of tools that are described to the model."""
 
 
@@ -75,17 +76,12 @@ class OfferedTool:
     free: bool
     function: NamedFunction
 
-    @property
-    def tool(self) -> FunctionTool:
-        """The tool as it is described to the model."""
-        return FunctionTool("function", self.function)
-
 
 @dataclass(frozen=True, slots=True)
 class OfferedTools:
     """The tools of a request that the model may call; those of unknown types are left out."""
 
-    by_told: dict[str, OfferedTool] = field(default_factory=dict)
+    by_told: dict[str, OfferedTool]
 
     @staticmethod
     def of(tools: Sequence[dict[str, Any]]) -> OfferedTools:
@@ -112,7 +108,7 @@ class OfferedTools:
     @property
     def tools(self) -> list[FunctionTool]:
         """The tools as they are described to the model."""
-        return [one.tool for one in self.by_told.values()]
+        return [FunctionTool("function", one.function) for one in self.by_told.values()]
 
     def told(self, name: str, namespace: str | None = None) -> str:
         """The name that the model knows for a tool of the request; `name` if there is no such tool.
@@ -134,7 +130,7 @@ class OfferedTools:
             mode = Literal["none", "auto", "required"]
             return ToolChoice(converted(given or "auto", mode, "tool_choice"))
         asked = converted(given, ListedChoice, "tool_choice")
-        if asked.type in ("function", "custom") and not asked.name:
+        if asked.type in _CALLED and not asked.name:
             raise Refusal(400, "there is no name of a tool", param="tool_choice.name")
         if not (asked.name or asked.type == "allowed_tools"):
             return ToolChoice()  # such as a tool that OpenAI would run
@@ -155,7 +151,7 @@ def _flat(tools: Sequence[dict[str, Any]]) -> Iterator[tuple[str, ListedTool]]:
         if tool.get("type") == "namespace":
             space = converted(tool, ToolNamespace, f"tools[{i}]")
         for one in space.tools:
-            if one.get("type") in ("function", "custom"):
+            if one.get("type") in _CALLED:
                 found = converted(one, ListedTool, f"tools[{i}]")
                 if not found.name:  # chat completions have it within a `function`
                     raise Refusal(400, "there is no name of a tool", param=f"tools[{i}].name")
