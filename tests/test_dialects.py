@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from unittest.mock import Mock
 
@@ -22,8 +23,9 @@ from localspec.chat.dialects import AnswerReading, Call, ContentPiece, Dialect
 from localspec.chat.dialects.learning import dialect_store, learner
 from localspec.chat.dialects.learning.learner import learnt
 from localspec.chat.dialects.marks import trimmed_end, trimmed_start
-from localspec.chat.dialects.notations import muse
+from localspec.chat.dialects.notations import harmony, muse
 from localspec.chat.dialects.notations.values import balanced, literal
+from localspec.chat.dialects.reading.headers import MessageHeader
 from localspec.chat.dialects.shapes import HERMES as SHAPE
 from localspec.chat.dialects.shapes import AnswerMarks, told_thought
 from localspec.chat.prompt.call_notation import call_object
@@ -911,6 +913,15 @@ def test_marks_of_thoughts_as_parts_must_read_another_one_too(
     marks = learnt(renderer, TemplateSource(PARTS.replace("END", close), BOS, EOS), 30).marks
     assert marks.parts
     assert marks.thoughts == (pair,)
+
+
+@pytest.mark.parametrize("role", ["assistant", "user"])
+@pytest.mark.parametrize(("notation", "word"), [(harmony, "analysis"), (muse, "to=self")])
+def test_a_prompt_begins_messages_of_the_model_alone(
+    notation: ModuleType, word: str, role: str
+) -> None:
+    begun = notation.HEADERS.open(f"<|start|>{role} {word}<|message|>")
+    assert begun == (MessageHeader("thought") if role == "assistant" else None)
 
 
 def test_what_took_too_long_on_a_busy_machine_is_tried_again(renderer: TemplateRenderer) -> None:

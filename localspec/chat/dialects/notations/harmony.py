@@ -10,7 +10,12 @@ import re
 from functools import partial
 
 from localspec.chat.dialects.marks import only_named
-from localspec.chat.dialects.reading.headers import HeaderNotation, MessageHeader, closing
+from localspec.chat.dialects.reading.headers import (
+    HeaderNotation,
+    MessageHeader,
+    begun_message,
+    closing,
+)
 from localspec.chat.dialects.reading.known_tools import KnownTools
 
 _START, _CHANNEL, _MESSAGE, _CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
@@ -91,18 +96,11 @@ def _named(text: str, final: bool) -> bool | None:
     return begins or only_named(after)
 
 
-def _open(prompt: str) -> MessageHeader | None:
-    header, message, body = prompt.rpartition(_START)[2].rpartition(_MESSAGE)
-    if not message or body.strip():
-        return None
-    return MessageHeader("thought" if "analysis" in header else "content")
-
-
 HEADERS = HeaderNotation(
     stops=(*_ENDS, _START, _CHANNEL),
     read=_read,
     stop_at=partial(closing, _ENDS),
-    open=_open,
+    open=partial(begun_message, _START, _MESSAGE, "analysis"),
     own=(_START, _CHANNEL),
     message=_MESSAGE,
     named=_named,

@@ -5,7 +5,12 @@ from __future__ import annotations
 import re
 from functools import partial
 
-from localspec.chat.dialects.reading.headers import HeaderNotation, MessageHeader, closing
+from localspec.chat.dialects.reading.headers import (
+    HeaderNotation,
+    MessageHeader,
+    begun_message,
+    closing,
+)
 from localspec.chat.dialects.reading.known_tools import KnownTools
 from localspec.chat.dialects.shapes import CallShape
 
@@ -51,18 +56,11 @@ def _read(
     return MessageHeader("call", tools.declared(to) or to), found.end()
 
 
-def _open(prompt: str) -> MessageHeader | None:
-    header, message, body = prompt.rpartition(_START)[2].rpartition(_MESSAGE)
-    if not message or body.strip() or not header.startswith("assistant"):
-        return None
-    return MessageHeader("thought" if "to=self" in header else "content")
-
-
 HEADERS = HeaderNotation(
     stops=(*_ENDS, _START),
     read=_read,
     stop_at=partial(closing, _ENDS),
-    open=_open,
+    open=partial(begun_message, _START, _MESSAGE, "to=self"),
     own=(_START,),
     message=_MESSAGE,
     texts=(*_ENDS, _START, _MESSAGE),

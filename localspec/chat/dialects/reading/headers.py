@@ -69,14 +69,25 @@ class HeaderNotation:
                 return at, -1
             if length > 0:
                 return at, at + length
-            if self._stands_for_itself(text, at):
+            if text.startswith(self.own, at):
                 return at, at
             at += 1
         return None
 
-    def _stands_for_itself(self, text: str, at: int) -> bool:
-        """Whether a mark ends a body and belongs to the next header."""
-        return any(text.startswith(mark, at) for mark in self.own)
+
+def begun_message(start: str, message: str, inward: str, prompt: str) -> MessageHeader | None:
+    """An `open` for notations that write the role of a message first.
+
+    Args:
+        start: the mark before a header.
+        message: the mark after it.
+        inward: what only the header of a thought has.
+        prompt: the prompt.
+    """
+    header, found, body = prompt.rpartition(start)[2].rpartition(message)
+    if not found or body.strip() or not header.startswith("assistant"):
+        return None
+    return MessageHeader("thought" if inward in header else "content")
 
 
 def closing(ends: Sequence[str], text: str, at: int, _tools: KnownTools, _final: bool) -> int:
