@@ -15,8 +15,9 @@ import pytest
 
 from localspec.pairs.hub import download, pair_pull
 from tests.support import ggufs, toy
-from tests.support.hub_server import digest, wait_for
+from tests.support.hub_server import digest
 from tests.support.hub_world import world
+from tests.support.waiting import wait_for
 from tests.test_history import StoreUser, said
 
 SIZE = 4 << 20

@@ -49,7 +49,7 @@ from localspec.engine.record.stats import FinishReason, Round
 from localspec.engine.round.acceptance import Accept
 from localspec.engine.round.sampling import SamplingParams
 from localspec.errors import ConversationError, LocalspecError, UsageError
-from tests.support.hub_server import wait_for
+from tests.support.waiting import wait_for
 
 SETTINGS = ChatSettings(system_prompt="Be brief.")
 PAIR = PairReference("demo", "demo")

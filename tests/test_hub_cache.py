@@ -27,8 +27,9 @@ from localspec.pairs.hub.download import FileProgress
 from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.names import catalogue, references, repository_files, resolver
 from tests.support import ggufs
-from tests.support.hub_server import Repo, wait_for
+from tests.support.hub_server import Repo
 from tests.support.hub_world import World
+from tests.support.waiting import wait_for
 
 NAME = "big-Q4_K_M.gguf"
 SHARED = "5e" * 32

@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager
@@ -37,6 +36,7 @@ from localspec.tools.tool_process import ToolProcess
 from tests.support import command
 from tests.support.hub_server import CERTIFICATE
 from tests.support.lazily import Lazily
+from tests.support.waiting import wait_for
 
 http_client = Lazily("localspec.tools.servers.http_client")  # it imports httpx2
 
@@ -93,11 +93,8 @@ def tools(shared: Tools) -> Iterator[Tools]:
     shared.stop("s")
 
 
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + _PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+def ended(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
 def test_a_server_tells_its_tools_and_runs_them(shared: Tools) -> None:
@@ -216,10 +213,10 @@ def test_a_server_that_is_silent_missing_or_none_is_told(shared: Tools, tmp_path
 def test_a_server_that_never_tells_its_tools_can_be_stopped(shared: Tools, tmp_path: Path) -> None:
     path = tmp_path / "pid"
     shared.process.start("s", scripted("unlisted", str(path), timeout=600))
-    until(lambda: path.exists() and path.read_text() != "")
+    wait_for(lambda: path.exists() and path.read_text() != "", _PATIENCE_S)
     server = psutil.Process(int(path.read_text()))
     shared.process.stop("s")
-    until(lambda: not server.is_running() or server.status() == psutil.STATUS_ZOMBIE)
+    wait_for(lambda: ended(server), _PATIENCE_S)
     assert shared.replies.empty()
 
 
@@ -239,7 +236,7 @@ def sums(port: int) -> Iterator[Callable[[Tools], CallDone]]:
     program = SUMS.replace("PORT", str(port))
     with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL) as server:
         try:
-            until(lambda: _listens(port))
+            wait_for(lambda: _listens(port), _PATIENCE_S)
             yield lambda tools: tools.process.call("sums", "add", '{"a": 2, "b": 3}', 30).result(30)
         finally:
             server.kill()
@@ -415,7 +412,7 @@ def test_children_that_leave_their_session_end_with_the_server(shared: Tools) ->
     child = psutil.Process(int(shared.call("child").text))
     assert child.is_running()
     shared.process.stop("s")
-    until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+    wait_for(lambda: ended(child), _PATIENCE_S)
 
 
 @pytest.mark.slow
@@ -442,7 +439,7 @@ time.sleep(600)
         assert chat.stdout.readline() == "ServerReady\n"
         server = psutil.Process(int(path.read_text()))
         os.kill(chat.pid if victim == "chat" else pid, signal.SIGKILL)
-        until(lambda: not server.is_running() or server.status() == psutil.STATUS_ZOMBIE)
+        wait_for(lambda: ended(server), _PATIENCE_S)
         if victim == "tools":
             assert chat.stdout.readline() == "ServerGone\n"
         chat.kill()

@@ -15,8 +15,9 @@ if sys.platform == "win32":
 
 from localspec.pairs.names import catalogue
 from tests.support import costs, toy
-from tests.support.hub_server import HubServer, running, wait_for
+from tests.support.hub_server import HubServer, running
 from tests.support.terminal import Terminal
+from tests.support.waiting import wait_for
 
 SIZES = [(80, 24), (120, 40)]
 GET = "\x06"  # Ctrl+F

@@ -40,9 +40,10 @@ from localspec.pairs.hub.retries import RetryPolicy
 from localspec.pairs.names import catalogue, references, resolver
 from localspec.pairs.names.references import Reference
 from tests.support import ggufs, toy
-from tests.support.hub_server import CERTIFICATE, Repo, wait_for
+from tests.support.hub_server import CERTIFICATE, Repo
 from tests.support.hub_world import World
 from tests.support.proxy import proxy
+from tests.support.waiting import wait_for
 
 QUICK = RetryPolicy(pauses=(0.0, 0.0, 0.0))
 BIG = 2_000_000 // 32 * 32

@@ -16,10 +16,11 @@ if sys.platform == "win32":
     pytest.skip("needs a pseudo-terminal", allow_module_level=True)
 
 from tests.support import ggufs, toy
-from tests.support.hub_server import digest, wait_for
+from tests.support.hub_server import digest
 from tests.support.hub_world import world
 from tests.support.kills import OPTIONS, QUESTION, Killing
 from tests.support.terminal import ROOT
+from tests.support.waiting import wait_for
 
 
 @pytest.mark.slow

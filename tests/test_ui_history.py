@@ -37,9 +37,9 @@ from localspec.ui.conversation import conversation_library
 from localspec.ui.conversation.engine_phase import EnginePhase
 from localspec.ui.screens.history import HistoryScreen
 from tests.support.chat_pilot import Chat, chatting, dying, loading
-from tests.support.hub_server import wait_for
 from tests.support.inline import inline
 from tests.support.scripted_session import Gate, ScriptedSession
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture

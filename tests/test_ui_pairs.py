@@ -54,10 +54,11 @@ from localspec.ui.screens.pair_lines import (
 from localspec.ui.screens.pairs import PairsScreen
 from tests.support import ggufs, hub_layouts
 from tests.support.chat_pilot import Chat
-from tests.support.hub_server import Repo, wait_for
+from tests.support.hub_server import Repo
 from tests.support.hub_world import World
 from tests.support.inline import inline
 from tests.support.scripted_session import ScriptedSession
+from tests.support.waiting import wait_for
 
 NAME = "qwen3-8b"
 BIG = 2_000_000 // 32 * 32

@@ -30,8 +30,9 @@ from localspec.pairs.hub.cache import RemoteFile
 from localspec.pairs.hub.retries import RetryPolicy
 from tests.support import ggufs
 from tests.support.command import Result
-from tests.support.hub_server import Repo, wait_for
+from tests.support.hub_server import Repo
 from tests.support.hub_world import World, world
+from tests.support.waiting import wait_for
 
 REPO, NAME = "ann/One-GGUF", "one-Q8_0.gguf"
 PULL = ("pull", REPO, "--draft", "none")

@@ -14,9 +14,8 @@ import json
 import socket
 import ssl
 import threading
-import time
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -439,12 +438,3 @@ def running() -> Iterator[HubServer]:
     """Start a server and stop it at the end of the block."""
     with HubServer() as server:
         yield server
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Wait until `condition` holds; fail after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError("waited in vain")
-        time.sleep(0.005)
