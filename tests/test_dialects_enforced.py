@@ -588,6 +588,11 @@ CALLS_OF_F = {
     "</tool_call>",
     "LFM2-8B-A1B": "<|tool_call_start|>[f(a=1)]<|tool_call_end|>",
 }
+SPACED = {
+    "type": "object",
+    "properties": {"a": {"$ref": "#/$defs/a%20b"}},
+    "$defs": {"a b": {"type": "string"}},
+}
 
 
 @pytest.mark.parametrize("name", CALLS_OF_F)
@@ -597,6 +602,45 @@ def test_calls_are_read_whatever_a_schema_says(name: str, odd: dict[str, Any]) -
     tools = [{"type": "function", "function": {"name": "f", "parameters": odd}}]
     (found,) = dialect.calls(CALLS_OF_F[name], tools)
     assert (found.name, found.arguments["a"]) in (("f", 1), ("f", "1"))
+
+
+@pytest.mark.parametrize(
+    ("reference", "part"),
+    [("#/$defs/a%20b", {"type": "string"}), ("#", SPACED), ("#a", None), ("a.json", None)],
+)
+def test_a_reference_names_the_part_that_a_json_pointer_does(reference: str, part: Any) -> None:
+    assert lark.referred(SPACED, reference) == part
+
+
+def test_a_text_is_one_also_where_a_reference_to_its_schema_has_an_escape() -> None:
+    dialect, _ = learnt_of("Qwen3-Coder")
+    tools = [{"type": "function", "function": {"name": "f", "parameters": SPACED}}]
+    assert dialect.calls(CALLS_OF_F["Qwen3-Coder"], tools) == [Call("f", {"a": "1"})]
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_reference_between_tags_leads_where_it_does_in_the_whole_schema(strict: bool) -> None:
+    """A tree's branches are trees; in the schema of the one argument they were lists of lists."""
+    dialect, _ = learnt_of("Qwen3-Coder")
+    parts = {
+        "n": {"type": "integer"},
+        "of": {"type": "array", "items": {"$ref": "#"}},
+        "m": {"$ref": "#/properties/n"},
+    }
+    schema = {"type": "object", "properties": parts, "required": ["n", "of"]}
+    schema["additionalProperties"] = False
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    state = grammars(marked=False).begin(calls_of(dialect, tools, strict=strict).required())
+    begin, argument, end = TAGGED["Qwen3-Coder"]
+    for branches, m, fits in (
+        ('[{"n": 2, "of": [{"n": 3, "of": []}]}]', "4", True),
+        ("[[]]", "4", False),
+        ('[{"n": 2, "of": [{"n": "3"}]}]', "4", False),
+        ("[]", "x", False),
+    ):
+        given = (("n", "1"), ("of", branches), ("m", m))
+        raw = begin + "".join(argument.format(*one) for one in given) + end
+        assert (allowed(plain(), state, raw) == "") is fits, branches
 
 
 @pytest.mark.parametrize("name", ["LFM2-8B-A1B", "google-gemma-4-31B-it"])

@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any, Protocol, TypeAlias
-from urllib.parse import unquote
 
 import msgspec
 import numpy as np
@@ -444,7 +443,7 @@ def _circular(schema: Schema) -> bool:
             if reference in known:
                 return known[reference]
             known[reference] = True
-            if circle(_referred(schema, reference)):
+            if circle(lark.referred(schema, reference)):
                 return True
             known[reference] = False
         return any(
@@ -458,14 +457,6 @@ def _circular(schema: Schema) -> bool:
         if circle(parts.pop()):
             return True
     return False
-
-
-def _referred(schema: Any, reference: str) -> Any:
-    """The part of a schema that a local reference names; None if there is none."""
-    for step in reference.removeprefix("#").split("/")[1:]:
-        name = unquote(step).replace("~1", "/").replace("~0", "~")
-        schema = schema.get(name) if isinstance(schema, Mapping) else None
-    return schema
 
 
 @lru_cache(maxsize=256)

@@ -13,12 +13,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 from localspec.errors import UsageError
 
 HEAD = "%llguidance"
 PLACE = "x-localspec"
 SHARED = ("$defs", "definitions")
+_REST = "x-localspec-rest"  # the name of all but the definitions, as one of them
 _NAMED = ("properties", "patternProperties", *SHARED)
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _SINGLE = ("items", "additionalProperties")
@@ -159,6 +161,42 @@ def inner(schema: Mapping[str, Any]) -> Iterator[tuple[list[str], Mapping[str, A
     for path, part in found:
         if isinstance(part, Mapping):
             yield path, part
+
+
+def referred(schema: Any, reference: str) -> Any:
+    """The part of a schema that a local reference names; None if there is none."""
+    anchor, *steps = reference.removeprefix("#").split("/")
+    if anchor:  # or another document
+        return None
+    for step in steps:
+        name = unquote(step).replace("~1", "/").replace("~0", "~")
+        schema = schema.get(name) if isinstance(schema, Mapping) else None
+    return schema
+
+
+def alone(part: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
+    """A part of a schema as a whole one, with all that its references name."""
+    shared = {name: whole[name] for name in SHARED if name in whole}
+    found, rest = {**part, **shared}, {key: one for key, one in whole.items() if key not in shared}
+    moved = _moved(found)
+    if moved == found:
+        return found
+    named = moved.get("$defs")
+    return {**moved, "$defs": {**(named if isinstance(named, dict) else {}), _REST: _moved(rest)}}
+
+
+def _moved(value: Any) -> Any:
+    """`value`, its references to anything but the definitions changed to `_REST`, which is one."""
+    if isinstance(value, list):
+        return [_moved(one) for one in value]
+    if not isinstance(value, Mapping):
+        return value
+    found = {key: _moved(one) for key, one in value.items()}
+    if isinstance(reference := found.get("$ref"), str):
+        anchor, *steps = reference.removeprefix("#").split("/")
+        if not anchor and steps[:1] not in ([name] for name in SHARED):
+            found["$ref"] = "/".join([f"#/$defs/{_REST}", *steps])
+    return found
 
 
 def replaced(schema: Mapping[str, Any], path: list[str], part: object) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from localspec.chat.dialects.enforcement.value_rules import (
     given_values,
 )
 from localspec.chat.dialects.marks import blanks, shared_ends
-from localspec.chat.dialects.notations.values import kinds_of, referred
+from localspec.chat.dialects.notations.values import kinds_of
 from localspec.chat.dialects.shapes import CallShape
 from localspec.engine.grammars import lark
 
@@ -146,7 +146,7 @@ class _TagValues:
             if isinstance(reference := one.get("$ref"), str):
                 if reference not in followed:
                     followed.add(reference)
-                    waiting.append(referred(reference, self._tool.schema))
+                    waiting.append(lark.referred(self._tool.schema, reference))
                 continue
             plain = {word: value for word, value in one.items() if word not in _WAYS}
             kinds = kinds_of(_typed(plain), self._tool.schema)
@@ -191,14 +191,13 @@ class _TagValues:
     def _value(self, schema: Any, kinds: list[str], place: str) -> str:
         """JSON, or Python literals if the template writes those."""
         whole = self._tool.schema
-        shared = {name: whole[name] for name in lark.SHARED if name in whole}
         wanted: dict[str, Any] = {**schema} if isinstance(schema, Mapping) else {}
         if set(kinds) != kinds_of(_typed(schema), whole):
             if "type" in wanted or not wanted:
                 wanted["type"] = kinds
             else:
                 wanted = {"allOf": [wanted, {"type": kinds}]}
-        value = lark.json_value({**wanted, **shared}, place, strict=self._tool.strict)
+        value = lark.json_value(lark.alone(wanted, whole), place, strict=self._tool.strict)
         rule = f"{self._of}j{len(self.rules)}"
         self.rules[rule] = value
         more = self._pythonic(schema, kinds, place)

@@ -17,7 +17,7 @@ from itertools import combinations
 from typing import Any
 
 from localspec.chat.dialects.notations.gemma import QUOTE
-from localspec.chat.dialects.notations.values import kinds_of, referred
+from localspec.chat.dialects.notations.values import kinds_of
 from localspec.engine.grammars import lark
 from localspec.errors import SchemaError
 
@@ -260,7 +260,7 @@ class ValueRules(ABC):
     def _referred(self, reference: str, place: str) -> str:
         if reference not in self._named:
             name = self._named[reference] = f"{self._of}r{len(self._named)}"
-            self.rules[name] = self.value(referred(reference, self.tool.schema), place)
+            self.rules[name] = self.value(lark.referred(self.tool.schema, reference), place)
         return self._named[reference]
 
     def _one_of(self, ways: Any) -> str:
@@ -491,7 +491,9 @@ def _apart(one: Any, other: Any, whole: Any, compared: set[tuple[str, ...]] | No
             return False
         compared.add(names)
     one, other = (
-        referred(str(way["$ref"]), whole) if isinstance(way, Mapping) and "$ref" in way else way
+        lark.referred(whole, str(way["$ref"]))
+        if isinstance(way, Mapping) and "$ref" in way
+        else way
         for way in ways
     )
     if not isinstance(one, Mapping) or not isinstance(other, Mapping):

@@ -13,6 +13,7 @@ from typing import Any
 
 from localspec.chat.dialects.marks import skip_blanks
 from localspec.chat.dialects.reading.answer_parts import Underway
+from localspec.engine.grammars import lark
 from localspec.limits import depth
 from localspec.safe_text import encodable
 
@@ -326,7 +327,7 @@ def kinds_of(schema: Any, whole: Any) -> set[str]:
         if not kinds:
             if isinstance(reference, str) and reference not in followed:
                 followed.add(reference)
-                waiting.append(referred(reference, whole))
+                waiting.append(lark.referred(whole, reference))
             values = _listed(one.get("enum", [one["const"]] if "const" in one else []))
             kinds = {_KINDS.get(type(value), "") for value in values}
         found |= kinds
@@ -336,14 +337,3 @@ def kinds_of(schema: Any, whole: Any) -> set[str]:
 def _listed(value: Any) -> list[Any]:
     """The items of a keyword's value; none if it is not a list, as it should be."""
     return value if isinstance(value, list) else []
-
-
-def referred(reference: str, whole: Any) -> Any:
-    """The part of `whole` that a local reference names; None if there is no such part."""
-    for name in reference.removeprefix("#").strip("/").split("/"):
-        whole = (
-            whole.get(name.replace("~1", "/").replace("~0", "~"))
-            if isinstance(whole, Mapping)
-            else None
-        )
-    return whole
