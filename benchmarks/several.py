@@ -246,7 +246,9 @@ def _round(plan: Plan, ahead: Answer, target: Curve, cache: _Cache | None, pendi
     # After a token that differs from the text lookup finds nothing: it compares two tokens.
     behind = ahead[own].copies if right == own else NOTHING
     sure = behind.confidences[: room - own]
-    copied = plan.copies(sure) if passes else min(plan.limit, len(sure)) * (plan.drafter == LOOKUP)
+    copied = (
+        plan.copies(sure, own) if passes else min(plan.limit, len(sure)) * (plan.drafter == LOOKUP)
+    )
     accepted = right + min(behind.right, copied)
     model = cache.model if cache else None
     draft_s = model.seconds(pending) + (passes - 1) * model.seconds(1) if model else 0.0
@@ -295,7 +297,7 @@ class Chosen(Plan):
 
     tail: int = 0
 
-    def copies(self, confidences: Sequence[float]) -> int:
+    def copies(self, confidences: Sequence[float], drafted: int) -> int:  # noqa: ARG002 - all
         """The wanted number, or all if there are fewer."""
         return min(self.tail, len(confidences))
 

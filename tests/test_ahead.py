@@ -167,7 +167,7 @@ def test_lookup_beside_it_changes_nothing() -> None:
 
 def test_nothing_goes_on_where_the_text_cannot_be_read() -> None:
     class Copying(Plan):
-        def copies(self, confidences: Sequence[float]) -> int:
+        def copies(self, confidences: Sequence[float], drafted: int) -> int:
             return len(confidences)
 
     class AllTheWay(FixedGamma):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -16,17 +16,22 @@ from localspec.engine.drafters.model_drafter import ModelDrafter
 from localspec.engine.drafters.proposer import argmax_proposer
 from localspec.engine.drafters.protocol import Proposal
 from localspec.engine.drafters.steps import EXCERPT_TOKENS
+from localspec.engine.length.calibration import Calibration
+from localspec.engine.length.copying import Copying, Survival
 from localspec.engine.length.gamma import FixedGamma
-from localspec.engine.length.stopping import Askable, Plan
+from localspec.engine.length.stopping import Askable, Plan, Situation, StoppingPlan
 from localspec.engine.llama import Context, ContextOptions, Model
 from localspec.engine.record.explain_again import explain_again
 from localspec.engine.record.stats import Round
 from localspec.engine.round.acceptance import Accept
 from localspec.engine.round.generate import Engine
+from localspec.engine.round.generate_settings import GenerateSettings
+from localspec.engine.round.params import SamplingParams
 
 from .support.end_alone import EndAlone
 from .support.gguf_models import write_other_vocabulary, write_renumbered
 from .support.llama_source import VocabularyOnly, vocabularies
+from .support.stub_context import Letters, StubContext
 from .test_drafters import questions, run, tokens
 
 FOXES = "Grüße 🦊🦊, 你好 мир!\n\n  def f(x):\n\treturn x  # unbelievable…\r\n"
@@ -444,3 +449,80 @@ def test_a_full_context_of_the_draft_drafts_nothing(
 ) -> None:
     rounds = of_a_narrow_draft(contexts, strange, 64, "Tell me a story.", 30)
     assert not rounds[-1].drafted
+
+
+# ---------------------------------------------------------------- a draft with larger tokens
+
+C, AB, END = range(3)
+
+
+class One(FixedGamma):
+    """The same plan in every round with a draft."""
+
+    def __init__(self, planned: Callable[[], Plan]) -> None:
+        super().__init__(1)
+        self.planned = planned
+
+    def plan(self, situation: Situation) -> Plan:
+        return self.planned()
+
+
+def of_pairs(planned: Callable[[], Plan], times: int = 2) -> Round:
+    """The first round with a draft that writes a and b as one token: "ab" `times` times."""
+    text = [2, 2, *[0, 1] * times, *[3] * 9]
+
+    def likely(token: int, n: int) -> list[float]:
+        return [20.0 * (i == token) for i in range(n)]
+
+    target = StubContext(lambda held: likely(text[len(held)], 4), Letters("a", "b", "c", ""))
+    written = [C, C, *[AB] * times, END]
+    draft = StubContext(lambda held: likely(written[len(held)], 3), Letters("c", "ab", ""))
+    both = VocabularyMap(target.model, draft.model)  # type: ignore[arg-type]
+    of = Engine(target, CrossVocabularyDrafter(draft, both))  # type: ignore[arg-type]
+    settings = GenerateSettings(sampling=SamplingParams(temperature=0), accept=Accept.MATCH)
+    list(of.prefill([2], Cancel()))
+    _, done, *_ = of.generate([2], settings, One(planned), Cancel())
+    return done
+
+
+def pays() -> StoppingPlan:
+    """A plan in which every token pays."""
+    return StoppingPlan(Calibration(), [1.0] * 26, 0.0, 0.1, drafter=CROSS_VOCABULARY)
+
+
+def test_all_text_that_was_written_is_proposed_with_its_end() -> None:
+    done = of_pairs(pays)
+    assert (done.draft_passes, done.drafted, done.accepted) == (3, 5, 5)
+    assert len(done.confidences) == len(done.chances) == 5
+
+
+def test_text_that_the_plan_does_not_keep_is_looked_at() -> None:
+    class First(StoppingPlan):
+        def keep(self) -> int:
+            return 1
+
+    done = of_pairs(lambda: First(Calibration(), [1.0] * 26, 0.0, 0.1, drafter=CROSS_VOCABULARY))
+    assert (done.draft_passes, done.drafted, done.accepted) == (3, 2, 2)
+    assert (len(done.confidences), len(done.chances)) == (5, 3)
+
+
+@pytest.mark.parametrize(("gamma", "passes"), [(1, 1), (2, 1), (3, 2), (4, 2), (9, 5)])
+def test_a_fixed_length_is_counted_in_the_tokens_of_the_target(gamma: int, passes: int) -> None:
+    done = of_pairs(lambda: Plan(gamma, CROSS_VOCABULARY), times=9)
+    assert (done.draft_passes, done.drafted) == (passes, gamma)
+
+
+def test_copies_are_priced_after_the_tokens_of_the_target() -> None:
+    asked: list[int] = []
+
+    class Asked(Plan):
+        def copies(self, confidences: Sequence[float], drafted: int) -> int:
+            asked.append(drafted)
+            return 0
+
+    of_pairs(lambda: Asked(4, CROSS_VOCABULARY), times=9)
+    assert asked[0] == 4
+    copying = Copying(Survival(), [1.0, 1.0, 1.0, 9.0, 9.0, 9.0], [1.0] * 6, 0.1)
+    plan = StoppingPlan(Calibration(), [1.0] * 6, 0.0, 0.1, copying=copying)
+    assert plan.wants_token(0.9, must_verify=False)
+    assert [plan.copies([0.9], drafted) for drafted in (1, 2)] == [0, 1]

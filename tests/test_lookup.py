@@ -655,7 +655,7 @@ def _seconds(copies: Sequence[float], seed: int, tokens: int = 256) -> float:
             if not plan.wants_pass():
                 break
         own = plan.keep() if asked else 0
-        copied = plan.copies(copies) if asked else plan.limit
+        copied = plan.copies(copies, own) if asked else plan.limit
         right = next((i for i in range(own) if luck.random() > 0.8), own)
         draft_s = (
             (costs.drafts[DRAFT].at(0).seconds(pending) + (passes - 1) * step) if asked else 0.0

@@ -402,7 +402,7 @@ REPEATS = "Call 123123 or 123123 or 12"
 class Adding(Plan):
     """A model's tokens, and two more if lookup has them."""
 
-    def copies(self, confidences: Sequence[float]) -> int:
+    def copies(self, confidences: Sequence[float], drafted: int) -> int:
         return min(2, len(confidences))
 
 

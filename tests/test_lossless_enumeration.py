@@ -58,7 +58,7 @@ from localspec.engine.round.verify import (
 
 from .fakes import tokens_of
 from .support.pairwise import pairwise, usually
-from .support.stub_context import Script, StubContext, StubModel
+from .support.stub_context import Letters, Script, StubContext, StubModel
 
 V = 3
 PROMPT = (0, 2)
@@ -1560,41 +1560,6 @@ def test_cutting_what_was_sampled_is_caught_in_the_engine(
 
 
 # ---------------------------------------------------------------- another vocabulary
-
-
-class Letters(StubModel):
-    """A vocabulary of strings; the tokenizer takes the longest one that fits."""
-
-    bos = None
-    add_bos = False
-    end = None
-
-    def __init__(self, *pieces: str) -> None:
-        super().__init__(len(pieces))
-        object.__setattr__(self, "known", [piece.encode() for piece in pieces])
-
-    def pieces(self) -> list[bytes]:
-        return list(self.known)  # type: ignore[attr-defined]
-
-    def piece(self, token: int, *, special: bool = False) -> bytes:
-        found: bytes = self.known[token]  # type: ignore[attr-defined]
-        return found
-
-    @property
-    def end_tokens(self) -> frozenset[int]:
-        return self.ends
-
-    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        ids: list[int] = []
-        known = {piece: i for i, piece in reversed([*enumerate(self.known)])}  # type: ignore[attr-defined]
-        at, raw = 0, text.encode()
-        while at < len(raw):
-            size = max((len(one) for one in known if raw.startswith(one, at)), default=0)
-            if not size:
-                return []
-            ids.append(known[raw[at : at + size]])
-            at += size
-        return ids
 
 
 OTHERS = {

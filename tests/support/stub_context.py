@@ -32,6 +32,46 @@ class StubModel:
         return b"<%d>" % token
 
 
+class Letters(StubModel):
+    """A vocabulary of strings; the tokenizer takes the longest one that fits."""
+
+    bos = None
+    add_bos = False
+
+    def __init__(self, *pieces: str) -> None:
+        """The pieces in the order of their ids; an empty one ends a turn."""
+        ends = frozenset(i for i, piece in enumerate(pieces) if not piece)
+        super().__init__(len(pieces), ends)
+        object.__setattr__(self, "known", [piece.encode() for piece in pieces])
+
+    @property
+    def end(self) -> int | None:
+        return next(iter(self.ends), None)
+
+    def pieces(self) -> list[bytes]:
+        return list(self.known)  # type: ignore[attr-defined]
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        found: bytes = self.known[token]  # type: ignore[attr-defined]
+        return found
+
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        return self.ends
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        ids: list[int] = []
+        known = {piece: i for i, piece in reversed([*enumerate(self.known)])}  # type: ignore[attr-defined]
+        at, raw = 0, text.encode()
+        while at < len(raw):
+            size = max((len(one) for one in known if raw.startswith(one, at)), default=0)
+            if not size:
+                return []
+            ids.append(known[raw[at : at + size]])
+            at += size
+        return ids
+
+
 @dataclass
 class StubContext:
     """Keeps its tokens as the real one does and is as strict about what fits."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -151,49 +152,60 @@ class CrossVocabularyDrafter:
     def _shared(self, logits: Logits, tokens: Sequence[int], plan: Plan, limit: int) -> Proposal:
         """Choose among the tokens that both vocabularies have."""
         both = self._vocabularies
-        written = write(
+        draft, views, confidences = write(
             lambda row, drafted: self._proposer(row, tokens, drafted),
             lambda token, n: both.row(self._step(both.to_draft(token), n)),
             both.row(logits)[None],
             plan=plan,
             limit=limit,
-            is_end=both.target.vocabulary.is_end,
+            ends=lambda drafted: both.target.vocabulary.is_end(drafted[-1]),
         )
-        return Proposal(self.name, *written)
+        return Proposal(self.name, draft.cut(plan.keep()), views, confidences)
 
     def _text(self, logits: Logits, tokens: Sequence[int], plan: Plan, limit: int) -> Proposal:
-        """Write text, and cut it as the target would."""
-        both, target, draft = (
-            self._vocabularies,
-            self._vocabularies.target,
-            self._vocabularies.draft,
-        )
+        """Write text, and cut it as the target would.
+
+        The plan counts the model's tokens. What is proposed are the target's tokens that begin in
+        the text of those it keeps, up to its limit; a text of that length ends the draft.
+        """
+        target, draft = self._vocabularies.target, self._vocabularies.draft
+
+        def full(written: Sequence[int]) -> bool:
+            ends = draft.vocabulary.is_end(written[-1])
+            return ends or len(self._cut(tokens, written)) >= plan.limit
+
         written, views, confidences = write(
             lambda row, _: argmax_proposer(row, (), ()),
             lambda token, n: self._step([token], n),
             logits[None],
             plan=plan,
             limit=limit,
-            is_end=draft.vocabulary.is_end,
+            ends=full,
         )
-        ends = bool(written.tokens) and draft.vocabulary.is_end(written.tokens[-1])
-        cut = both.followed(tokens, draft.text(written.tokens[: -1 if ends else None]))
-        if ends and target.vocabulary.end is not None:
-            cut.append(target.vocabulary.end)
-        if not written.tokens and views:  # the policy also learns from a guess that was too unsure
-            guess, _ = views[0].pick()
-            cut = both.followed(tokens, draft.text([guess]))[:1]
-            sure = confidences[: len(cut)]
-            looked = [TextView(token, each) for token, each in zip(cut, sure, strict=False)]
-            return Proposal(self.name, views=looked, confidences=sure, passes=1)
-        sure = _shares(confidences, draft.lengths(written.tokens), target.lengths(cut))
+        text = written.tokens
+        kept = sum(draft.lengths(text[: plan.keep()]))
+        if not text and views:  # the policy also learns from a guess that was too unsure
+            text = (views[0].pick()[0],)
+        cut = self._cut(tokens, text)
+        ours = target.lengths(cut)
+        sure = _shares(confidences, draft.lengths(text), ours)[: plan.limit]
+        begun = bisect_left([*accumulate(ours, initial=0)], kept)
         return Proposal(
             self.name,
-            Draft(tuple(cut[:limit])),
-            [TextView(token, each) for token, each in zip(cut[:limit], sure, strict=False)],
-            sure[:limit] if confidences else (),
+            Draft(tuple(cut[: min(begun, plan.limit)])),
+            [TextView(token, each) for token, each in zip(cut, sure, strict=False)],
+            sure if confidences else (),
             passes=len(views),
         )
+
+    def _cut(self, tokens: Sequence[int], written: Sequence[int]) -> list[int]:
+        """The target's tokens for what the model wrote after `tokens`."""
+        both = self._vocabularies
+        ends = bool(written) and both.draft.vocabulary.is_end(written[-1])
+        cut = both.followed(tokens, both.draft.text(written[: -1 if ends else None]))
+        if ends and both.target.vocabulary.end is not None:
+            cut.append(both.target.vocabulary.end)
+        return cut
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
         """Note what was accepted; rejected tokens go when the text is spelled next."""

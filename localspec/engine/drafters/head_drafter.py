@@ -128,7 +128,7 @@ class HeadDrafter:
             logits[None, : model.n_vocab],
             plan=plan,
             limit=limit,
-            is_end=model.is_end,
+            ends=lambda drafted: model.is_end(drafted[-1]),
         )
 
     def _further(

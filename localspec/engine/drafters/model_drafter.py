@@ -145,7 +145,7 @@ class ModelDrafter:
             path=path,
             plan=plan,
             limit=limit,
-            is_end=self.context.model.is_end,
+            ends=lambda drafted: self.context.model.is_end(drafted[-1]),
         )
         drafted = Proposal(self.name, *written, cached=cached, passes=passes)
         if ready:

@@ -162,7 +162,7 @@ def write(
     path: tuple[int, ...] = (),
     plan: Plan,
     limit: int,
-    is_end: Callable[[int], bool],
+    ends: Callable[[Sequence[int]], bool],
 ) -> tuple[Draft, list[View], list[float]]:
     """Write a draft token by token while the plan goes on.
 
@@ -174,7 +174,7 @@ def write(
         path: tokens that have been read already, in case they are drafted.
         plan: decides when to stop.
         limit: the largest number of tokens.
-        is_end: whether a token ends generation, and with it the draft.
+        ends: whether a draft ends with its last token.
 
     Returns:
         The draft, and views and confidences as in `Proposal`.
@@ -202,7 +202,7 @@ def write(
             drawn_from.append(q)
         if view.must_verify:
             must_verify = len(drafted)
-        if len(drafted) == limit or is_end(token):
+        if len(drafted) == limit or ends(drafted):
             break
         if len(drafted) == agreed + 1 and path[agreed : agreed + 1] == (token,):
             agreed += 1

@@ -94,8 +94,8 @@ class Plan:
         """How many of the added tokens to verify, at least those that must be."""
         return self.limit
 
-    def copies(self, confidences: Sequence[float]) -> int:  # noqa: ARG002 - none
-        """How many copied tokens with these confidences to add after the kept ones."""
+    def copies(self, confidences: Sequence[float], drafted: int) -> int:  # noqa: ARG002 - none
+        """How many copied tokens with these confidences to add after `drafted` tokens."""
         return 0
 
 
@@ -209,11 +209,11 @@ class StoppingPlan(Plan):
         """The best prefix, no shorter than what must be verified."""
         return self._kept
 
-    def copies(self, confidences: Sequence[float]) -> int:
+    def copies(self, confidences: Sequence[float], drafted: int) -> int:
         """As many as are worth more than the time they add to the verify pass."""
         if self._copying is None:
             return 0
-        copy = self._copying.best(confidences, self._kept, self._kept_chain)
+        copy = self._copying.best(confidences, drafted, self._kept_chain)
         return copy.length if copy.worth > 0 else 0
 
     def _with(self, accepted: float) -> tuple[float, float, float]:
