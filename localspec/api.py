@@ -163,6 +163,8 @@ class Chat:
         self._session.stop()
 
     def _answer(self, turn: TurnEvents) -> Generator[RoundText, None, None]:
+        settings = self.settings
+        settings.repeatable = settings.sampling.seed is not None  # only a user sets it here
         with closing(turn):
             for event in turn:
                 if isinstance(event, RoundText):

@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -22,6 +22,7 @@ from localspec.cli.shared_options import shared_options
 from localspec.engine.length import profile
 from localspec.engine.length.profile import Timing
 from localspec.engine.record.stats import FinishReason
+from localspec.engine.round.params import Accept
 from localspec.errors import LocalspecError, UsageError
 from localspec.loading import starter_form
 from localspec.loading.load_request import LoadOptions, LoadRequest
@@ -133,6 +134,24 @@ def test_gamma_may_be_changed_between_two_answers() -> None:
             chat.settings.gamma = gamma
             list(chat.ask("Tell me a story."))
             assert (chat.figures.drafted > 0) == (gamma > 0)
+
+
+def test_a_seed_set_between_two_answers_has_the_rule_of_a_seed() -> None:
+    with localspec.load("toy", **{**SMALL, "temp": 0.9}) as chat:
+        list(chat.ask("Tell me a story."))
+        assert chat.settings.rule is Accept.BLOCK
+        chat.settings.sampling = replace(chat.settings.sampling, seed=7)
+        texts, drafted = [], []
+        for gamma in (0, 4):
+            chat.messages, chat.settings.gamma = [], gamma
+            texts.append("".join(piece.text for piece in chat.ask("Tell me a story.")))
+            drafted.append(chat.figures.drafted)
+        assert chat.settings.rule is Accept.COUPLED
+        assert texts[0] == texts[1]
+        assert drafted[0] == 0 < drafted[1]
+        chat.settings.sampling = replace(chat.settings.sampling, seed=None)
+        list(chat.ask("And then?"))
+        assert chat.settings.rule is Accept.BLOCK
 
 
 def test_two_answers_at_once_are_refused(chat: localspec.Chat) -> None:
