@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from localspec.engine.grammars.constraint import Anything
 from localspec.engine.round import noise as noise_module
 from localspec.engine.round.noise import CounterNoise, Noise, StreamNoise
-from localspec.engine.round.sampling import Dist
+from localspec.engine.round.params import SamplingParams
+from localspec.engine.round.sampling import Dist, Sampler
 
 # Upper 1e-6 quantiles of chi-square by degrees of freedom: the false-alarm rate per comparison,
 # if another generator were chosen.
@@ -140,3 +143,20 @@ def test_a_point_needs_no_draw() -> None:
     assert noise.pick(Dist.point(9), 0) == 9
     assert noise.uniform() == other.uniform()
     assert CounterNoise(2).pick(Dist.point(9), 0) == 9
+
+
+def test_ids_have_64_bits_also_where_numpy_counts_in_32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on Windows before NumPy 2."""
+    count = np.arange
+
+    def narrow(*asked: int, dtype: type = np.int32) -> NDArray[np.integer]:
+        return count(*asked, dtype=dtype)
+
+    logits, noise = np.linspace(0, 1, 9, dtype=np.float32), CounterNoise(1)
+    wide = Sampler(SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0))
+    drawn = [noise.pick(wide.row(logits, (), each), 5) for each in (None, Anything())]
+    monkeypatch.setattr(np, "arange", narrow)
+    for constraint, token in zip((None, Anything()), drawn, strict=True):
+        dist = wide.row(logits, (), constraint)
+        assert dist.ids.dtype == np.int64
+        assert noise.pick(dist, 5) == token

@@ -199,7 +199,7 @@ class Sampler:
         if self._log_min_p is not None:
             likely: Ids = (x >= x[best] + self._log_min_p).nonzero()[0]
             return likely[_descending(x[likely])]
-        ids = np.arange(len(x))
+        ids = np.arange(len(x), dtype=np.int64)
         ids[0], ids[best] = best, 0
         return ids
 
@@ -275,7 +275,7 @@ def _constrained(x: Logits, constraint: Constraint, wanted: int) -> Logits:
     for size in (1, max(256, 2 * wanted), n):
         if size < wanted:
             continue
-        ids = np.arange(n) if size >= n else _largest(x, size)
+        ids = np.arange(n, dtype=np.int64) if size >= n else _largest(x, size)
         ids = ids[constraint.allowed(ids)]
         if len(ids) >= wanted:
             break
