@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -467,19 +468,22 @@ class One(FixedGamma):
         return self.planned()
 
 
-def of_pairs(planned: Callable[[], Plan], times: int = 2) -> Round:
+def of_pairs(
+    planned: Callable[[], Plan], times: int = 2, bias: Mapping[int, float] | None = None
+) -> Round:
     """The first round with a draft that writes a and b as one token: "ab" `times` times."""
     text = [2, 2, *[0, 1] * times, *[3] * 9]
 
     def likely(token: int, n: int) -> list[float]:
-        return [20.0 * (i == token) for i in range(n)]
+        return [20.0 * (i == token) - i for i in range(n)]
 
     target = StubContext(lambda held: likely(text[len(held)], 4), Letters("a", "b", "c", ""))
-    written = [C, C, *[AB] * times, END]
+    written = [C, C, *[AB] * times, *[END] * 9]
     draft = StubContext(lambda held: likely(written[len(held)], 3), Letters("c", "ab", ""))
     both = VocabularyMap(target.model, draft.model)  # type: ignore[arg-type]
     of = Engine(target, CrossVocabularyDrafter(draft, both))  # type: ignore[arg-type]
-    settings = GenerateSettings(sampling=SamplingParams(temperature=0), accept=Accept.MATCH)
+    sampling = SamplingParams(temperature=0, logit_bias=dict(bias or {}))
+    settings = GenerateSettings(sampling=sampling, accept=Accept.MATCH, n_predict=2 * times + 4)
     list(of.prefill([2], Cancel()))
     _, done, *_ = of.generate([2], settings, One(planned), Cancel())
     return done
@@ -526,3 +530,29 @@ def test_copies_are_priced_after_the_tokens_of_the_target() -> None:
     plan = StoppingPlan(Calibration(), [1.0] * 6, 0.0, 0.1, copying=copying)
     assert plan.wants_token(0.9, must_verify=False)
     assert [plan.copies([0.9], drafted) for drafted in (1, 2)] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("bias", "drafted"),
+    [
+        ({3: -math.inf}, 6),  # a b a b c c: the target may not end
+        ({1: -math.inf}, 1),  # a: then b is forbidden
+    ],
+)
+def test_text_is_written_where_tokens_are_only_forbidden(
+    monkeypatch: pytest.MonkeyPatch, bias: Mapping[int, float], drafted: int
+) -> None:
+    monkeypatch.delattr(CrossVocabularyDrafter, "_shared")
+    plan = Plan(6, CROSS_VOCABULARY, learns=True)
+    done = of_pairs(lambda: plan, bias=bias)
+    assert done.drafted == len(done.confidences) == drafted
+    assert done.accepted >= min(drafted, 4)
+
+
+@pytest.mark.parametrize("bias", [{3: 1.0}, {3: -5.0, 1: -math.inf}])
+def test_where_a_bias_changes_the_best_guess_it_chooses_among_shared_tokens(
+    monkeypatch: pytest.MonkeyPatch, bias: Mapping[int, float]
+) -> None:
+    monkeypatch.delattr(CrossVocabularyDrafter, "_text")
+    done = of_pairs(lambda: Plan(6, CROSS_VOCABULARY), bias=bias)
+    assert (done.drafted, done.accepted) == (3, 0)  # c c and the end, without any ab

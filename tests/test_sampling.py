@@ -271,3 +271,18 @@ def test_a_history_of_a_larger_vocabulary() -> None:
     x = logits(3, 2, 1)
     params = SamplingParams(temperature=0, repeat_penalty=9.0, logit_bias={7: 1.0})
     assert Sampler(params).row(x, [0, 5, 99]).ids.tolist() == [1]
+
+
+@pytest.mark.parametrize("bans", [(), (3,), (3, 7, 40), (99,)])
+def test_a_ban_of_another_token_copies_no_logits(
+    bans: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampler = Sampler(SamplingParams(temperature=0, logit_bias=dict.fromkeys(bans, -math.inf)))
+    for seed in range(20):
+        logits = np.random.default_rng(seed).integers(0, 9, 50).astype(np.float32)
+        allowed = [token for token in range(50) if token not in bans]
+        best = max(allowed, key=lambda token: logits[token])
+        assert sampler.row(logits, ()).ids.tolist() == [best]
+    monkeypatch.setattr(Sampler, "_adjusted", None)
+    logits[8] = 10
+    assert sampler.row(logits, ()).ids.tolist() == [8]

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, takewhile
 
 from localspec.drafter_names import CROSS_VOCABULARY
 from localspec.engine.cancel import Cancel
 from localspec.engine.common_prefix import common_prefix
 from localspec.engine.drafters.cross_vocabulary import Spelling, VocabularyMap
-from localspec.engine.drafters.proposer import GuessView, Proposer, argmax_proposer
+from localspec.engine.drafters.proposer import (
+    ArgmaxView,
+    GuessView,
+    Proposer,
+    argmax_proposer,
+    banned,
+)
 from localspec.engine.drafters.protocol import Capabilities, Proposal
 from localspec.engine.drafters.steps import Excerpt, read, write
 from localspec.engine.length.stopping import Askable, Plan
@@ -39,9 +46,9 @@ class CrossVocabularyDrafter:
     """Drafts with a small model that has another vocabulary.
 
     It reads the text in its own tokens. Where the rule asks for the best guess, it writes text with
-    its whole vocabulary, and the target's tokenizer cuts that text (SLEM). Where its distribution
-    counts, it chooses among the tokens that both vocabularies have (TLI, 2502.05202). Of a long
-    text it reads the end or all, as the plan wants.
+    its whole vocabulary, and the target's tokenizer cuts that text (SLEM), up to a token that may
+    not be taken. Where its distribution counts, it chooses among the tokens that both vocabularies
+    have (TLI, 2502.05202). Of a long text it reads the end or all, as the plan wants.
     """
 
     capabilities = Capabilities(own_vocabulary=True)
@@ -55,6 +62,7 @@ class CrossVocabularyDrafter:
         self._spelling = Spelling(vocabularies)
         self._cancel = Cancel()
         self._proposer: Proposer = argmax_proposer
+        self._banned: frozenset[int] | None = frozenset()
         self._begun = False
         self._prompt = 0  # the target's tokens of it, until its end is read
         self._excerpt = Excerpt(room=context.n_ctx, cuts_back=context.max_rollback is None)
@@ -77,7 +85,7 @@ class CrossVocabularyDrafter:
         """
         self.context.watch(cancel)
         self._cancel = cancel
-        self._proposer = proposer
+        self._proposer, self._banned = proposer, banned(proposer)
         self._begun = True
         self._prompt = len(tokens) - answered
         if anew:
@@ -117,7 +125,7 @@ class CrossVocabularyDrafter:
         after = self._after_prompt(tokens)
         logits = read(context, self._cancel, ids[cached:], 1, after=after)[0]
         self._read = self._held = len(tokens)
-        draft = self._text if self._proposer is argmax_proposer else self._shared
+        draft = self._shared if self._banned is None else self._text
         drafted = draft(logits, tokens, plan, limit)
         return replace(drafted, read=len(ids) - cached, cached=cached)
 
@@ -169,13 +177,22 @@ class CrossVocabularyDrafter:
         the text of those it keeps, up to its limit; a text of that length ends the draft.
         """
         target, draft = self._vocabularies.target, self._vocabularies.draft
+        endless = target.vocabulary.end in (self._banned or ())
+
+        def guess(row: Logits, _: Sequence[int]) -> ArgmaxView:
+            seen = argmax_proposer(row, (), ())
+            if not endless or not draft.vocabulary.is_end(seen.token):
+                return seen
+            row = row.copy()
+            row[[*draft.vocabulary.end_tokens]] = -math.inf
+            return argmax_proposer(row, (), ())
 
         def full(written: Sequence[int]) -> bool:
             ends = draft.vocabulary.is_end(written[-1])
             return ends or len(self._cut(tokens, written)) >= plan.limit
 
         written, views, confidences = write(
-            lambda row, _: argmax_proposer(row, (), ()),
+            guess,
             lambda token, n: self._step([token], n),
             logits[None],
             plan=plan,
@@ -205,7 +222,7 @@ class CrossVocabularyDrafter:
         cut = both.followed(tokens, both.draft.text(written[: -1 if ends else None]))
         if ends and both.target.vocabulary.end is not None:
             cut.append(both.target.vocabulary.end)
-        return cut
+        return list(takewhile(lambda token: token not in (self._banned or ()), cut))
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
         """Note what was accepted; rejected tokens go when the text is spelled next."""

@@ -132,6 +132,13 @@ class BestProposer:
         return ArgmaxView(int(self.best.along(logits, tokens, drafted).ids[0]), logits)
 
 
+def banned(proposer: Proposer) -> frozenset[int] | None:
+    """The tokens that it never proposes, if it proposes the most probable other one; else None."""
+    if proposer is argmax_proposer:
+        return frozenset()
+    return proposer.best.banned if isinstance(proposer, BestProposer) else None
+
+
 Agreement: TypeAlias = Callable[[Dist, Dist], float]
 """(p, q) -> the probability that a token drawn from q is accepted."""
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from localspec.drafter_names import LOOKUP
-from localspec.engine.drafters.proposer import Proposer, View, argmax_proposer
+from localspec.engine.drafters.proposer import Proposer, View, banned
 from localspec.engine.drafters.protocol import Drafter
 from localspec.engine.exact_ids import Vocabulary
 from localspec.engine.record.explanation import (
@@ -96,7 +96,7 @@ class _Forced:
 
 def can_record(drafter: Drafter, proposer: Proposer) -> bool:
     """Whether the drafter's passes propose the target's tokens, and not text that is cut later."""
-    return not (drafter.capabilities.own_vocabulary and proposer is argmax_proposer)
+    return not (drafter.capabilities.own_vocabulary and banned(proposer) is not None)
 
 
 def before_choice(logits: Logits, token: int, word: TokenText) -> TokenProbabilities:

@@ -91,6 +91,9 @@ class Sampler:
         bias = sorted(params.logit_bias.items())
         self._bias_ids = np.array([token for token, _ in bias], np.int64)
         self._bias = np.array([value for _, value in bias], np.float32)
+        bans = all(value == -math.inf for value in params.logit_bias.values())
+        plain = bans and self._argmax and not params.penalised
+        self._banned = frozenset(params.logit_bias) if plain else None
 
     def row(
         self, logits: Logits, history: Sequence[int], constraint: Constraint | None = None
@@ -106,6 +109,10 @@ class Sampler:
             EngineError: NaN or plus infinity among the logits.
             SamplingError: no token is left.
         """
+        if constraint is None and self._banned is not None:
+            best = _most_probable(logits)
+            if best not in self._banned:  # then no ban changes anything, and nothing is copied
+                return Dist.point(best)
         x = self._adjusted(logits, history)
         if constraint is not None:
             _most_probable(x)  # refuse bad logits even if the mask would hide them
@@ -123,6 +130,11 @@ class Sampler:
             drafted: the drafted tokens.
         """
         return TargetRows(self, logits, history, drafted)
+
+    @property
+    def banned(self) -> frozenset[int] | None:
+        """The tokens that are never taken, if the most probable other one always is; else None."""
+        return self._banned if self._course is None else None
 
     def following(self, params: SamplingParams) -> Sampler:
         """Another chain that follows this one's constraint."""
