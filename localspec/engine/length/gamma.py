@@ -247,7 +247,7 @@ class AutoGamma:
         """The round's best drafter, or none: the baseline."""
         room = self._table.longest(situation.room)
         waits = self._waits()
-        if room < 1 or (waits and not situation.copies):
+        if room < 1 or not (situation.copies or (situation.drafters and not waits)):
             return BASELINE
         prices = self._prices(situation, room)
         copy = prices.best(situation.copies)
@@ -306,11 +306,11 @@ class AutoGamma:
         self._credit += _INTEREST * rounds
         if done.draft_passes or done.kept:
             self._credit -= rounds - curve.seconds(done.drafted + 1) / curve.seconds(1)
+            if min(done.accepted, done.drafted - done.copied) > 0:
+                self._credit, self._probes, self._wait = max(_CREDIT, self._credit), 0, 0
         self._stake = self._staked(done, curve, rounds)
         self._drafting += _LATELY * ((done.drafted > 0) - self._drafting)
         self._copying += _LATELY * ((done.drafter == LOOKUP) - self._copying)
-        if any(accepted for name, _, accepted in done.shares if name != LOOKUP):
-            self._credit, self._probes, self._wait = max(_CREDIT, self._credit), 0, 0
 
     def _staked(self, done: Round, curve: Curve, rounds: float) -> float:
         """The tokens that copies may cost after this round, worth `rounds` baseline rounds."""

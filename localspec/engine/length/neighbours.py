@@ -107,7 +107,7 @@ class Neighbours:
             self._extra += warmup_s + _planning_share(done) * usual
             # The baseline also spends a pass on the token that ends the text.
             tokens = done.emitted + (done.finish is FinishReason.STOP)
-            self._baseline += tokens * target.expected(1, done.context)
+            self._baseline += tokens * (usual if size == 1 else target.expected(1, done.context))
             for model, n, context, count in self._costs.decodes(done):
                 self._decodes[model, n] += count * model.expected(n, context)
         if done.undrafted_s <= 0:  # it was not timed
@@ -121,13 +121,13 @@ class Neighbours:
         baseline = [each for each in rounds if not each.done.drafted]
         self.stretches += 0 < len(baseline) < _STRETCH
         drafting = [each for each in rounds if each.done.draft_passes or each.done.drafted]
-        times = [
-            each.seconds if each.done.reads_text else each.done.total_s + each.done.between_s
-            for each in rounds
-        ]
-        halted = max(times) > _HALT_S + _HALT * median(times)
-        if baseline and drafting and not halted:
-            self._observe(baseline, drafting)
+        if baseline and drafting:
+            times = [
+                each.seconds if each.done.reads_text else each.done.total_s + each.done.between_s
+                for each in rounds
+            ]
+            if max(times) <= _HALT_S + _HALT * median(times):  # nothing was halted
+                self._observe(baseline, drafting)
 
     def cut(self, done: Round, kept: int) -> None:
         """Leave out of the claim what an added round wrote after its first `kept` tokens.
