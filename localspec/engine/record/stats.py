@@ -88,8 +88,9 @@ class Round:
     Attributes:
         tokens: emitted ids in order, without an end-of-generation token. Fewer than
             ``accepted + 1`` when the text ended inside the round.
-        gamma: draft length asked for.
-        drafted: draft length proposed and submitted (at most `gamma`).
+        gamma: draft length asked for, in tokens of the drafter.
+        drafted: draft length proposed and submitted, in tokens of the target; at most `gamma`,
+            unless the drafter writes text in larger tokens.
         accepted: drafted tokens that verification accepted, also those cut off after an end.
         draft_s: seconds spent proposing, with what the drafter had to read first.
         verify_s: seconds in the target's decode.
@@ -100,7 +101,7 @@ class Round:
         draft_prefill: tokens that this drafter had to decode before it could propose.
         draft_cached: tokens that its cache held already.
         draft_passes: its decodes that the round waited for. If its last pass ended the draft
-            without adding a token, `draft_passes + kept` is one more than the tokens it drafted.
+            without adding a token, `draft_passes + kept` is one more than the tokens it wrote.
         copied: the last tokens of the draft, if lookup added them; all of them if it drafted alone.
         copying_s: the part of `draft_s` in which lookup searched for a match.
         copy_confidences, copy_chances: like `confidences` and `chances`, for the tokens that lookup
