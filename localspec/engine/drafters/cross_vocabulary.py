@@ -101,6 +101,7 @@ class VocabularyMap:
     def __init__(self, target: Tokenizer, draft: Tokenizer) -> None:
         self.target, self.draft = Speller(target), Speller(draft)
         self._special: dict[int, list[int] | None] = {}
+        self._alone: dict[int, int] = {}
         shared = [
             (theirs[0], ours)
             for piece, ours in self.draft.ids.items()
@@ -136,6 +137,12 @@ class VocabularyMap:
         if special is None:
             return self.draft.cut(self.target.vocabulary.piece(token)) or []
         return special
+
+    def alone(self, token: int) -> int:
+        """How many of the target's tokens a token of the draft is where no text surrounds it."""
+        if token not in self._alone:
+            self._alone[token] = len(self.target.cut(self.draft.vocabulary.piece(token)) or ())
+        return self._alone[token]
 
     def special(self, token: int) -> list[int] | None:
         """The draft's tokens for a control token of the target; None if `token` is text.

@@ -188,8 +188,11 @@ class CrossVocabularyDrafter:
             return argmax_proposer(row, (), ())
 
         def full(written: Sequence[int]) -> bool:
-            ends = draft.vocabulary.is_end(written[-1])
-            return ends or len(self._cut(tokens, written)) >= plan.limit
+            if draft.vocabulary.is_end(written[-1]):
+                return True
+            # To cut a text takes longer than to add up what its tokens are one by one.
+            likely = sum(map(self._vocabularies.alone, written)) >= plan.limit
+            return likely and len(self._cut(tokens, written)) >= plan.limit
 
         written, views, confidences = write(
             guess,
