@@ -1,4 +1,4 @@
-"""Text from outside (models, files, servers, options, the environment) made safe to print.
+"""Text from outside (models, files, servers, options, the environment) made safe to print; words.
 
 The result cannot control a terminal, and it is no longer than each function says. Errors pass their
 text through here when they are made, and commands do before they print.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import re
+import unicodedata
 
 # Line separators other than a line feed. Textual counts lines with `str.splitlines`, the Markdown
 # parser only at line feeds: left as they are, the two would disagree while a text streams in.
@@ -41,6 +42,25 @@ def safe(text: str) -> str:
 def encodable(text: str) -> str:
     """`text` with ``?`` for each half of a surrogate pair, which UTF-8 cannot encode."""
     return text.encode("utf-8", "replace").decode()
+
+
+def words(text: str) -> list[str]:
+    r"""The words of `text`, composed (NFC): letters, digits and underscores, with their signs.
+
+    To ``\w``, a vowel sign of Thai or Hindi and an accent in a character by itself end a word.
+    """
+    composed = unicodedata.normalize("NFC", text)
+    apart = (one if re.match(r"\w", one) or _is_sign(one) else " " for one in composed)
+    return [word for word in re.findall(r"\w\S*", "".join(apart)) if word.strip("_")]
+
+
+def _is_sign(character: str) -> bool:
+    return unicodedata.category(character).startswith("M")
+
+
+def folded(text: str) -> str:
+    """`text` composed (NFC), and without differences of case."""
+    return unicodedata.normalize("NFC", text.casefold())
 
 
 def _picture(match: re.Match[str]) -> str:

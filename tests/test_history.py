@@ -15,13 +15,14 @@ import sys
 import tempfile
 import threading
 import time
+import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import psutil
@@ -54,6 +55,9 @@ from tests.support.waiting import wait_for
 SETTINGS = ChatSettings(system_prompt="Be brief.")
 PAIR = PairReference("demo", "demo")
 ROUND = Round(tokens=(1,), gamma=0, drafted=0, accepted=0, draft_s=0.0, verify_s=0.01, total_s=0.01)
+
+Form: TypeAlias = Literal["NFC", "NFD"]
+FORMS: tuple[Form, ...] = ("NFC", "NFD")
 
 
 @pytest.fixture
@@ -182,6 +186,45 @@ def test_words_are_found_in_scripts_that_put_no_space_between_them(
     assert one.titles("snakes_2 你好") == one.titles("nothing 你好") == []
     hit = one.store_thread.ask(lambda s: s.listed("SNAKES 你好")).result(10)[0]
     assert "你好" in hit.found
+
+
+def test_words_with_vowel_signs_are_sought_whole(user: Callable[[], StoreUser]) -> None:
+    one = user()
+    one.turn("ไม่มีอะไร กาแฟ น", "ก")
+    one.record.fresh()
+    one.turn("กินข้าว", "a")
+    one.record.fresh()
+    one.turn("दाना नहीं", "b")
+    one.record.fresh()
+    one.turn("हिन्दी दिन", "c")
+    assert one.titles("กิน") == ["กินข้าว"]
+    assert one.titles("हिन्दी") == one.titles("दिन हिन्द") == ["हिन्दी दिन"]
+    assert one.titles("दान") == ["दाना नहीं"]
+    hit = one.store_thread.ask(lambda s: s.listed("दिन")).result(10)[0]
+    assert hit.found == "हिन्दी दिन"
+
+
+@pytest.mark.parametrize("word", ["tiếng", "найти", "한국어", "Ệ", "がく"])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_word_is_found_whether_its_accents_are_characters_or_not(
+    user: Callable[[], StoreUser], word: str, form: Form
+) -> None:
+    one = user()
+    one.turn("q", f"so {unicodedata.normalize(form, word)}.")
+    one.record.rename("title")
+    for other in FORMS:
+        assert one.titles(unicodedata.normalize(other, f"so {word}")) == ["title"]
+    one.record.fresh()
+    one.turn("q", "nothing")
+    one.record.rename(unicodedata.normalize(form, word))
+    assert one.titles(word)[0] == one.record.header.title
+
+
+def test_a_pasted_page_is_sought_too(user: Callable[[], StoreUser]) -> None:
+    one = user()
+    page = " ".join(f"word{number}" for number in range(3000))
+    one.turn("q", page)
+    assert one.titles(page) == ["q"]
 
 
 def test_a_title_is_found_in_any_case(path: Path, user: Callable[[], StoreUser]) -> None:
@@ -978,6 +1021,8 @@ def test_an_export_for_which_there_is_no_room_leaves_nothing(
         ("Why does the light of the evening sky turn to a deep red?",
          "Why-does-the-light-of-the-evening-sky-turn-to-a.md"),
         (60 * "w", f"{50 * 'w'}.md"),
+        ("हिन्दी — กินข้าว?", "हिन्दी-กินข้าว.md"),
+        ("tie\u0302\u0301ng ❤\ufe0f _", "tiếng.md"),
         ("???", "conversation.md"),
     ],
 )  # fmt: skip

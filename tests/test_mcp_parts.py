@@ -469,6 +469,10 @@ def test_a_call_means_a_tool_or_an_answer() -> None:
     assert "\n" not in unknown
     found = offer.meaning("find_tools", {"query": "write something"})
     assert found == "files__write: Writes a file."
+    thai = structs.replace(READ, name="eat", description="กินข้าว")
+    other = structs.replace(READ, description="ไม่มีอะไร กาแฟ น")
+    found = ToolOffer([other, thai]).meaning("find_tools", {"query": "กิน"})
+    assert found == "files__eat: กินข้าว"
     described = offer.meaning("describe_tool", {"name": "files__write"})
     assert isinstance(described, str)
     assert json.loads(described)["function"]["parameters"] == SCHEMA

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeAlias
 
-from localspec.safe_text import encodable, one_line
+from localspec.safe_text import encodable, folded, one_line, words
 from localspec.tools.tool_definitions import ToolDefinition
 
 _LONGEST = 64
@@ -94,11 +94,11 @@ class ToolOffer:
 
     def _found(self, query: str) -> str:
         """The names of the tools that fit a query, and the first line about each."""
-        words = re.findall(r"\w+", query.lower())
+        sought = [*map(folded, words(query))]
         ranked = []
         for name, tool in self.tools.items():
-            text = f"{name} {tool.title} {tool.description}".lower()
-            if hits := sum((word in text) + (word in name.lower()) for word in words):
+            text = folded(f"{name} {tool.title} {tool.description}")
+            if hits := sum((word in text) + (word in folded(name)) for word in sought):
                 ranked.append((-hits, name, tool))
         lines = [
             f"{name}: {one_line(tool.description.partition('. ')[0], 100)}"

@@ -32,7 +32,7 @@ from localspec.chat.history.tree import (
 )
 from localspec.engine.record.stats import FinishReason
 from localspec.errors import ConversationError, UsageError
-from localspec.safe_text import decoded, encodable
+from localspec.safe_text import decoded, encodable, words
 
 FORMAT = "localspec conversation"
 FORMS = ("md", "json")
@@ -219,9 +219,9 @@ def _require_bounded(text: str) -> None:
 
 
 def _free_name(title: str, form: str) -> Path:
-    words = re.sub(r"[^\w-]+", " ", title).strip(" -")
-    stem = textwrap.shorten(words, 50, placeholder="").replace(" ", "-").strip("-")
-    stem = stem or words[:50] or "conversation"  # its first word may be longer
+    said = " ".join(words(title))
+    stem = textwrap.shorten(said, 50, placeholder="").replace(" ", "-")
+    stem = stem or said[:50] or "conversation"  # its first word may be longer
     endings = chain([""], (f"-{number}" for number in count(2)))
     names = (Path(f"{stem}{ending}.{form}") for ending in endings)
     return next(name for name in names if not name.exists())

@@ -12,6 +12,7 @@ import re
 import sqlite3
 import sys
 import time
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -46,7 +47,7 @@ from localspec.chat.history.unsent_texts import replaced
 from localspec.chat.states.past_conversations import PAST
 from localspec.chat.states.state_files import STATES, forget
 from localspec.errors import ConversationError
-from localspec.safe_text import encodable, one_line
+from localspec.safe_text import encodable, folded, one_line, words
 
 _BUSY_S = 5.0
 _AGAIN_S = 0.01
@@ -86,9 +87,12 @@ _SNIPPETS = (
     # The plus keeps SQLite from matching the words again for every row.
     " WHERE words MATCH ? AND +rowid IN (SELECT value FROM json_each(?))"
 )
-# Scripts that put no space between words: Thai to Burmese, Khmer, kana, and Chinese characters. The
-# index takes a run of such letters for one word.
-_UNSPACED = re.compile("[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+# What the index takes for other words than people do: a run of letters in scripts that put no space
+# between words (Thai to Burmese, Khmer, kana, and Chinese characters) is one to it, and signs other
+# than accents end one, such as the vowel signs of Hindi.
+_INSIDE = re.compile(
+    "[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\\w\u0300-\u036f]"
+)
 # Bytes, because what SQLite passes as text must be UTF-8, which a damaged file may not hold.
 _FOLDED = "fold(CAST({} AS BLOB))".format
 _ALL_INSIDE = (
@@ -342,25 +346,25 @@ class Store:
     def listed(self, search: str = "") -> list[ListedConversation]:
         """The latest conversations: of all, or of those that contain every word of `search`.
 
-        The last word may be a prefix; in scripts without spaces between words, a word may be any
-        part of the text; without any word, its signs are sought. Titles are searched too, for
-        the words in this order.
+        The last word may be a prefix; in scripts without spaces between words, and with vowel
+        signs, a word may be any part of the text; without any word, its signs are sought. Titles
+        are searched too, for the words in this order.
         """
         search = encodable(search)
-        words = [word for word in re.findall(r"\w+", search) if word.strip("_")]
-        terms = [*dict.fromkeys(words or search.split())]
-        folded = [term.casefold() for term in terms]
-        sought = begin = '"' + '" "'.join(terms) + '"*'
+        whole = words(search)
+        terms = [*dict.fromkeys(whole or search.split())]
+        parts = [*map(folded, terms)]
         hits, texts = _FOUND, _SNIPPETS
-        if terms and (not words or _UNSPACED.search(search)):
-            hits, texts, sought, begin = _FOUND_INSIDE, _EXTRACTS, json.dumps(folded), folded[0]
+        sought = begin = _query(terms or [""])
+        if terms and (not whole or any(map(_INSIDE.search, terms))):
+            hits, texts, sought, begin = _FOUND_INSIDE, _EXTRACTS, json.dumps(parts), parts[0]
         rows = self._db.execute(
             f"SELECT {_HEADER}, ({_COUNT}), hits.number FROM conversations c"  # noqa: S608
             f" LEFT JOIN ({hits}) hits ON hits.conversation = c.id"
             f" WHERE deleted IS NULL AND (hits.number OR {_FOLDED('title')} GLOB ?)"
             # Sort by row ids, which only grow; a clock may jump.
             f" ORDER BY ({_NEWEST}) DESC, updated DESC, c.rowid DESC LIMIT ?",
-            (sought, f"*{'*'.join(map(glob.escape, folded))}*", _LISTED),
+            (sought, f"*{'*'.join(map(glob.escape, parts))}*", _LISTED),
         ).fetchall()
         shown = json.dumps([row[7] for row in rows if row[7]])
         around = dict(self._db.execute(texts, (begin, shown)))
@@ -530,16 +534,25 @@ def _is_remote(folder: Path) -> bool:
     return _REMOTE.fullmatch(kind) is not None
 
 
+def _query(terms: Sequence[str]) -> str:
+    """Asks the index for all `terms`, composed or not; the last may be the beginning of a word."""
+    asked = [
+        " OR ".join(f'"{unicodedata.normalize(form, term)}"{end}' for form in ("NFC", "NFD"))
+        for term, end in zip(terms, [*[""] * (len(terms) - 1), "*"], strict=True)
+    ]
+    return " AND ".join(f"({each})" for each in asked)
+
+
 def _fold(raw: bytes | None) -> str:
     """A stored text without differences of case."""
-    return text(raw).casefold()
+    return folded(text(raw))
 
 
 def _extract(raw: bytes | None, sought: str) -> str:
     """A part of a stored text that begins shortly before what is sought, or with the text."""
-    content = text(raw)
-    folded = "".join(each.casefold()[:1] or each for each in content)  # as long as the text
-    return content[max(0, folded.find(sought) - 12) :][:60]
+    content = unicodedata.normalize("NFC", text(raw))
+    level = "".join(each.casefold()[:1] or each for each in content)  # as long as the text
+    return content[max(0, level.find(sought) - 12) :][:60]
 
 
 def _told(row: Sequence[Any], wrong: set[str]) -> AnsweredQuestion:
