@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import importlib
 import os
 import textwrap
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,16 @@ from click.testing import CliRunner
 
 from localspec.bench import prompt_sets
 from localspec.bench.prompt_sets import BenchRequest
-from localspec.cli import settings_file
+from localspec.chat.history.store import Store
+from localspec.chat.history.tree import ConversationHeader, PairReference
+from localspec.chat.settings import ChatSettings
+from localspec.cli import settings_file, stored_conversations
 from localspec.cli.answers import chat
 from localspec.cli.option_types import UserFile
 from localspec.cli.settings_file import read, settings_of
 from localspec.cli.shared_options import shared_options
 from localspec.cli.subcommands import COMMANDS, _all_settings, cli
+from localspec.engine.round.params import SamplingParams
 from localspec.errors import Cancelled, ConversationError, ModelFileError
 from localspec.loading.load import check
 from localspec.loading.load_request import LoadRequest
@@ -126,6 +132,34 @@ def test_a_file_that_goes_on_lets_a_first_conversation_begin(
     assert ["line 2: " in line for line in told] == [True] * setting.startswith("resume")
     refused = CliRunner().invoke(cli, ["chat", "--resume", "lakes"])
     assert isinstance(refused.exception, ConversationError)
+
+
+def test_typed_settings_are_told_apart_for_a_conversation_that_goes_on(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str | None, frozenset[str]]] = []
+
+    def run_app(_: object, *, resume: str | None, typed: frozenset[str], **__: object) -> str:
+        told.append((resume, typed))
+        return ""
+
+    config.write_text("top-k = 3\n")
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
+    monkeypatch.setenv("LOCALSPEC_ENGINE", "inline")
+    monkeypatch.setattr("localspec.process.engine_client.EngineClient", lambda _: None)
+    monkeypatch.setattr("localspec.ui.launch.run_app", run_app)
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
+    with closing(Store(stored_conversations.archive())) as store:
+        store.save(ConversationHeader("c", "lakes", PairReference()), [], None)
+    given = ["--temp", "0", "--seed", "42", "--json-schema", "{}", "--lossy", "0.5", "--stop", "a"]
+    given += ["--repeat-penalty", "1", "--system-prompt", "x", "--gamma", "2", "-n", "-1"]
+    CliRunner().invoke(cli, ["chat", "--continue", *given], catch_exceptions=False)
+    ((resume, typed),) = told
+    assert resume == "c"
+    fields = {"temperature", "seed", "repeatable", "grammar", "lenience", "accept", "stop"}
+    fields |= {"repeat_penalty", "system_prompt", "gamma", "n_predict"}
+    known = (*dataclasses.fields(ChatSettings), *dataclasses.fields(SamplingParams))
+    assert typed & {field.name for field in known} == fields
 
 
 def test_what_is_typed_comes_before_what_it_excludes_in_the_file(

@@ -755,6 +755,28 @@ async def test_a_conversation_opened_before_any_model_is_the_models_too(archive:
         assert len(app.library.record.messages()) == 4
 
 
+async def test_typed_settings_come_before_those_of_the_conversation_that_goes_on(
+    archive: Path,
+) -> None:
+    hot = SamplingParams(temperature=0.9, top_k=3)
+    chosen = frozenset({"temperature", "top_k"})
+    before = {"sampling": hot, "chosen": chosen, "n_predict": 50, "stop": ("END",)}
+    one, other = stored(archive, "one", "A.", **before), stored(archive, "two", "B.", **before)
+    typed = frozenset({"temperature", "seed", "repeatable", "n_predict"})
+    cold = SamplingParams(temperature=0.0, top_k=9, seed=42)
+    asked = ChatSettings(sampling=cold, chosen=frozenset({"temperature"}), repeatable=True)
+    async with chatting(archive=archive, resume=one, typed=typed, settings=asked) as chat:
+        await chat.until(lambda: "▌ one" in chat.transcript() and chat.ready())
+        now = chat.session.settings
+        assert now.sampling == SamplingParams(temperature=0.0, top_k=3, seed=42)
+        assert now.chosen == chosen
+        assert (now.repeatable, now.n_predict, now.stop) == (True, -1, ("END",))
+        chat.app.library.open(other)
+        await chat.until(lambda: "▌ two" in chat.transcript() and chat.ready())
+        assert chat.session.settings.sampling == hot
+        assert chat.session.settings.n_predict == 50
+
+
 @pytest.mark.parametrize(("pair", "kept"), [("scripted", True), ("another", False)])
 async def test_a_stored_logit_bias_is_for_the_pair_that_answered(
     archive: Path, pair: str, kept: bool

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -19,6 +19,13 @@ from localspec.loading.load_request import LoadRequest
 MAX_THREADS = 512  # ggml's own limit
 CONSTRAINTS = ("grammar", "grammar_file", "json_schema", "json_schema_file")
 _DEFAULTS = LoadRequest()
+# The fields of a conversation's settings that an option of another name gives, or several together.
+_FIELDS: Mapping[str, tuple[str, ...]] = {
+    **{one.key: (name,) for name, one in CHAIN.items()},
+    **dict.fromkeys(CONSTRAINTS, ("grammar",)),
+    **dict.fromkeys(("accept", "lossy"), ("accept", "lenience")),
+    "seed": ("seed", "repeatable"),
+}
 
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 """The decorator of a command that click makes for an option."""
@@ -391,6 +398,13 @@ def typed(name: str) -> bool:
     """Whether a parameter comes from the command line, and not from the settings file."""
     source = click.get_current_context().get_parameter_source(name)
     return source is ParameterSource.COMMANDLINE
+
+
+def typed_settings() -> frozenset[str]:
+    """The fields of `ChatSettings` and `SamplingParams` that come from the command line."""
+    names = [str(one.name) for one in click.get_current_context().command.params]
+    given = [_FIELDS.get(name, (name,)) for name in names if typed(name)]
+    return frozenset(field for each in given for field in each)
 
 
 def command_line_first(given: dict[str, Any], *names: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -90,6 +90,7 @@ class ChatApp(App[None], inherit_bindings=False):
         engine: what answers; it loads while the app is already on screen.
         archive: the file of the stored conversations; None to keep none.
         resume: the id of the stored conversation to begin with.
+        typed: fields of its settings that the command line gives in place of the stored ones.
         appearance: what the user has chosen about the screen.
     """
 
@@ -118,6 +119,7 @@ class ChatApp(App[None], inherit_bindings=False):
         *,
         archive: Path | None = None,
         resume: str | None = None,
+        typed: Set[str] = frozenset(),
         appearance: Appearance | None = None,
     ) -> None:
         super().__init__()
@@ -128,7 +130,7 @@ class ChatApp(App[None], inherit_bindings=False):
         self._pairs: PairManager | None = None
         self._bind_keys()
         self._place_widgets()
-        self._connect(archive, resume)
+        self._connect(archive, resume, typed)
 
     def _bind_keys(self) -> None:
         # The user's choice comes first: it takes a key away from another command.
@@ -146,7 +148,7 @@ class ChatApp(App[None], inherit_bindings=False):
         self.prompt = PromptArea(self._sender.enter, self._completion, self.transcript.say)
         self.title_line = TitleLine("", markup=False, id="title")
 
-    def _connect(self, archive: Path | None, resume: str | None) -> None:
+    def _connect(self, archive: Path | None, resume: str | None, typed: Set[str]) -> None:
         """Make the controllers, each with the parts that it works on."""
         store_thread = None
         if archive is not None:
@@ -163,7 +165,9 @@ class ChatApp(App[None], inherit_bindings=False):
         self._tools = ChatTools(self.turns, self.soon, self._sender.give_back)
         self._reading = PromptReading(self._show_progress, self.set_timer)
         self._idle_watch = IdleWatch(self._appearance.idle_s, self._unload_idle, self.set_timer)
-        self.library = ConversationLibrary(store_thread, record, resume, self.turns, self._restored)
+        self.library = ConversationLibrary(
+            store_thread, record, resume, self.turns, self._restored, typed
+        )
         self.pair_loader: PairLoader = PairLoader(self.turns, self.library, self.title_line)
         self._events = EngineEvents(
             self, self._sender, self._prompt_size, self._tools, self._appearance.proposes

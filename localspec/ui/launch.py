@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Set
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
@@ -120,6 +120,7 @@ def run_app(
     *,
     archive: Path | None = None,
     resume: str | None = None,
+    typed: Set[str] = frozenset(),
     appearance: Appearance | None = None,
 ) -> str:
     """Run the chat app until the user leaves.
@@ -131,6 +132,7 @@ def run_app(
         engine: the engine's process; it has ended when this returns.
         archive: the file of the stored conversations; None to keep none.
         resume: the id of the stored conversation to begin with.
+        typed: fields of its settings that the command line gives in place of the stored ones.
         appearance: what the user has chosen about the screen.
 
     Raises:
@@ -141,7 +143,7 @@ def run_app(
         Exception: an unforeseen one that ended the app; the terminal is what it was.
     """
     try:
-        app = _App(engine, archive=archive, resume=resume, appearance=appearance)
+        app = _App(engine, archive=archive, resume=resume, typed=typed, appearance=appearance)
     except Exception as error:
         raise _explained(error) from None
     with leaving(app.exit):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Set
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -92,11 +92,13 @@ async def chatting(
     *,
     archive: Path | None = None,
     resume: str | None = None,
+    typed: Set[str] = frozenset(),
     session: ScriptedSession | None = None,
     **script: Any,
 ) -> AsyncIterator[Chat]:
     session = session or ScriptedSession(**script)
-    app = ChatApp(inline(lambda progress, cancel: session), archive=archive, resume=resume)
+    engine = inline(lambda progress, cancel: session)
+    app = ChatApp(engine, archive=archive, resume=resume, typed=typed)
     async with app.run_test(size=size) as pilot:
         chat = Chat(app, pilot, session)
         await chat.until(lambda: app.session is not None, "loading")

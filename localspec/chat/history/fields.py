@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Annotated, Any, TypeVar, get_type_hints
@@ -153,13 +153,23 @@ def document_of(settings: ChatSettings) -> dict[str, Any]:
     return document
 
 
-def settings_of(document: Mapping[str, Any], base: ChatSettings) -> ChatSettings:
-    """`base` with every valid value of `document`."""
-    found = _of_its_type({**document, "sampling": None}, ChatSettings)
+def settings_of(
+    document: Mapping[str, Any], base: ChatSettings, but: Set[str] = frozenset()
+) -> ChatSettings:
+    """`base` with every valid value of `document`.
+
+    Args:
+        document: as `document_of` makes it.
+        base: what holds where the document says nothing.
+        but: fields of `ChatSettings` and `SamplingParams` whose values of the document do not hold.
+    """
+    found = _of_its_type({**_without(document, but), "sampling": None}, ChatSettings)
     sampling = document.get("sampling")
     if isinstance(sampling, Mapping):
-        found["sampling"], chosen = _sampling(sampling, base)
+        found["sampling"], chosen = _sampling(_without(sampling, but), base)
         found.setdefault("chosen", chosen)
+    if "chosen" in found:
+        found["chosen"] = (found["chosen"] - but) | (base.chosen & but)
     if "n_predict" in found:
         found["n_predict"] = max(-1, found["n_predict"])
     lenience = found.get("lenience")
@@ -171,6 +181,10 @@ def settings_of(document: Mapping[str, Any], base: ChatSettings) -> ChatSettings
         "reasoning_budget": abs(found.get("reasoning_budget", 0)) > MOST_WHOLE,
     }
     return replace(base, **{n: one for n, one in found.items() if not impossible.get(n)})
+
+
+def _without(document: Mapping[str, Any], names: Set[str]) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if name not in names}
 
 
 def _sampling(

@@ -19,6 +19,7 @@ from localspec.cli.shared_options import (
     option,
     shared_options,
     typed,
+    typed_settings,
 )
 from localspec.errors import ConversationError, UsageError
 from localspec.loading.load_request import LoadRequest
@@ -51,7 +52,7 @@ def command(
 
     PAIR is a short name, a GGUF file or a reference `user/repo[:QUANT]`; without it the pair that
     `chat` or `serve` used last answers, at first the starter. A conversation that is resumed brings
-    its pair and its settings along.
+    its pair and its settings along; options come before them.
     """
     # The screen is drawn on standard error. One that is closed (>&-) is None.
     if not all(one and one.isatty() for one in (sys.stdin, sys.stdout, sys.stderr)):
@@ -78,6 +79,7 @@ def command(
         engine,
         archive=stored_conversations.archive(),
         resume=found.id if found else None,
+        typed=typed_settings() if found else frozenset(),
         appearance=appearance,
     )
     _say_how_to_go_on(shown)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,8 @@ class ConversationLibrary:
         store_thread: writes and reads the store; None to keep nothing.
         record: of the conversation on screen.
         resume: the id of the conversation to begin with, or to go on with once a model is there.
+        typed: fields of the settings that the command line gives: in the first conversation that
+            opens they come before what is stored.
         begun: called once what earlier runs have left was looked for, and once a chosen
             conversation was, with whether the conversation is there.
     """
@@ -49,6 +51,7 @@ class ConversationLibrary:
     resume: str | None
     turns: TurnController
     begun: Callable[[bool], None]
+    typed: Set[str] = frozenset()
     _due: bool = True  # what is to be restored waits for a model
     _opening: bool = False  # a conversation was chosen, and is not there yet
     _coming: str = ""  # its id: what is typed meanwhile is a draft of it
@@ -351,7 +354,8 @@ class ConversationLibrary:
         session = self.turns.engine.info
         if not self.turns.free() or session is None:
             return
-        settings = settings_of(stored.header.parameters, session.settings)
+        typed, self.typed = self.typed, frozenset()
+        settings = settings_of(stored.header.parameters, session.settings, typed)
         other, notices = stored.header.pair.name, []
         if named:
             size = formats.counted(len(stored.tree.path()), "message")
