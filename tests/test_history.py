@@ -46,10 +46,12 @@ from localspec.chat.history.tree import (
 from localspec.chat.settings import ChatSettings
 from localspec.chat.states.past_conversations import PAST
 from localspec.chat.states.state_files import STATES, StateFiles
+from localspec.cli import stored_conversations
 from localspec.engine.record.stats import FinishReason, Round
 from localspec.engine.round.acceptance import Accept
 from localspec.engine.round.sampling import SamplingParams
 from localspec.errors import ConversationError, LocalspecError, UsageError
+from localspec.loading.results import BrokenAnswer
 from tests.support.waiting import wait_for
 
 SETTINGS = ChatSettings(system_prompt="Be brief.")
@@ -202,6 +204,29 @@ def test_words_with_vowel_signs_are_sought_whole(user: Callable[[], StoreUser]) 
     assert one.titles("दान") == ["दाना नहीं"]
     hit = one.store_thread.ask(lambda s: s.listed("दिन")).result(10)[0]
     assert hit.found == "हिन्दी दिन"
+
+
+@pytest.mark.parametrize("pair", ["demo", "another"])
+def test_an_answer_of_the_shell_leaves_a_conversation_its_settings(
+    pair: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_DATA", str(tmp_path))
+
+    def answered(pair: str, settings: ChatSettings, before: StoredConversation | None) -> str:
+        said = BrokenAnswer(pair, (pair, None), settings, (Span("A.", Origin.TARGET),))
+        stored_conversations.keep("What?", said, before)
+        return stored_conversations.latest().id
+
+    bias = {4: 1.5}
+    own = replace(SETTINGS, n_predict=900, sampling=SamplingParams(logit_bias=bias))
+    conversation = answered("demo", own, None)
+    before = stored_conversations.ask(lambda store: store.load(conversation))
+    short = ChatSettings(n_predict=50, grammar="g", system_prompt="x")
+    assert answered(pair, short, before) == conversation
+    after = stored_conversations.ask(lambda store: store.load(conversation))
+    assert len(after.tree.path()) == 4
+    kept = settings_of(after.header.parameters, ChatSettings())
+    assert kept == (own if pair == "demo" else replace(own, sampling=SamplingParams()))
 
 
 @pytest.mark.parametrize("word", ["tiếng", "найти", "한국어", "Ệ", "がく"])

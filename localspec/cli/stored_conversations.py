@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, TypeVar
 from localspec.chat.conversation import Message, Role
 from localspec.chat.figures.figures import figures_of
 from localspec.chat.history.conversation_record import ConversationRecord
+from localspec.chat.history.fields import settings_of
 from localspec.chat.history.store_thread import StoreThread
 from localspec.chat.history.tree import PairReference
+from localspec.chat.settings import without_bias
 from localspec.cli.standard_streams import warn
 from localspec.errors import ConversationError, LocalspecError
 from localspec.loading.results import BrokenAnswer
@@ -77,15 +79,19 @@ def keep(
     Args:
         question: the prompt as the user wrote it.
         found: the result of the job that answered it, or what was heard of it.
-        before: the conversation that it continues; None for a new one.
+        before: the conversation that it continues, whose settings stay; None for a new one.
     """
     with _kept() as store_thread:
         record = ConversationRecord(
             store_thread, PairReference(found.pair_name, *found.pair_reference)
         )
+        settings = found.chosen
         if before is not None:
             record.open(before)
-        record.begin(question, found.chosen)
+            settings = settings_of(before.header.parameters, settings)
+            if before.header.pair.name != found.pair_name:
+                settings = without_bias(settings)
+        record.begin(question, settings)
         pair = {"pair": record.pair.name}
         if record.pair.draft:
             pair["draft"] = record.pair.draft
@@ -96,7 +102,7 @@ def keep(
                 results.append(said)
                 continue
             if results:
-                record.go_on(results, found.chosen)
+                record.go_on(results, settings)
             its = figures if said is answer else {}
             record.end(said if said.content else None, {**its, **pair}, results)
             results = []
