@@ -17,7 +17,7 @@ import pytest
 from huggingface_hub import constants, hf_hub_download
 from huggingface_hub.utils import _shared_blobs
 
-from localspec.errors import LocalspecError, NotEnoughDisk
+from localspec.errors import HubError, LocalspecError, NotEnoughDisk
 from localspec.pairs.disk import folders, installed, other_programs, target_folder, unfinished_pulls
 from localspec.pairs.hub import cache as hub_cache
 from localspec.pairs.hub import client as hub
@@ -372,6 +372,44 @@ def test_a_branch_can_be_read_by_those_who_can_read_the_cache(hub_world: World, 
     before = ref.stat().st_ino
     assert hub_world.run("pull", repo.name, *ALONE).code == 0
     assert ref.stat().st_ino == before
+
+
+@pytest.mark.parametrize(
+    ("number", "system", "said"),
+    [
+        (errno.ENOENT, "nt", "too long for Windows.*a short folder such as"),
+        (errno.ENAMETOOLONG, "posix", "too long for this disk.*another disk"),
+        (errno.EACCES, "nt", "cannot be written.*permissions"),
+    ],
+)
+def test_a_name_that_the_system_refuses_is_told_before_a_byte_is_asked_for(
+    hub_world: World, monkeypatch: pytest.MonkeyPatch, number: int, system: str, said: str
+) -> None:
+    name = f"{200 * 'w'}.gguf"
+    repo = hub_world.server.add("ann/Long-GGUF", {name: ggufs.model()})
+    file = RemoteFile(repo.name, repo.commit, name, repo.size(name), repo.etag(name))
+    pointer = hub_cache.snapshot_path(file)
+    assert len(str(pointer)) > 259 > len(str(pointer.parent))
+
+    def limited(path: Path) -> None:
+        if len(str(path)) > 259:
+            raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(Path, "touch", limited)
+    monkeypatch.setattr(download, "os", SimpleNamespace(**{**vars(os), "name": system}))
+    with pytest.raises(HubError) as refused:
+        download.fetch(file, "main", RetryPolicy(), lambda _: None)
+    assert re.search(said, f"{refused.value.message} {refused.value.remedy}")
+    assert not hub_world.server.seen
+
+
+def test_nothing_is_left_of_a_name_that_was_tried(hub_world: World, repo: Repo) -> None:
+    file = remote(repo)
+    hub_cache.prepare(file)
+    assert [*hub_cache.snapshot_path(file).parent.iterdir()] == []
+    download.fetch(file, "main", RetryPolicy(), lambda _: None)
+    hub_cache.prepare(file)
+    assert [*hub_cache.snapshot_path(file).parent.iterdir()] == [hub_cache.snapshot_path(file)]
 
 
 def test_no_room_and_no_file_that_large_are_told_apart(

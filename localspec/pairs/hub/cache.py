@@ -175,12 +175,22 @@ def locked(
 
 
 def prepare(file: RemoteFile) -> None:
-    """Make the cache's folders for `file`; `HubError` if a link in the cache leads out of it."""
+    """Make the cache's folders for `file`, and try its name: Windows refuses one that is too long.
+
+    Raises:
+        HubError: a link in the cache leads out of it.
+        OSError: a folder cannot be made, or a name of this length cannot be in it.
+    """
     own = folders.real(repo_folder(file.repo))
     for folder in (blob_path(file).parent, snapshot_path(file).parent):
         if not folders.real(folder).is_relative_to(own):
             raise HubError(f"{folder} is a link that leads out of the cache", "Remove that link.")
         folder.mkdir(parents=True, exist_ok=True)
+    pointer = snapshot_path(file)
+    tried = pointer.with_name(f"{pointer.name[:-1]}~")  # as long, and no model to anyone
+    tried.touch()
+    with contextlib.suppress(OSError):  # another pull was faster, or a scanner looks at it
+        tried.unlink()
     # As the library does, so that backups may skip the cache (https://bford.info/cachedir/).
     with contextlib.suppress(OSError), (cache_folder() / "CACHEDIR.TAG").open("x") as tag:
         tag.write("Signature: 8a477f597d28d172789f06886806bc55\n")

@@ -37,6 +37,7 @@ PART_ENDING: Final = ".part.incomplete"  # the library's tools clean up names en
 # Bytes of one request: for files of more than 50 GB, the Hub's storage may refuse to send all
 # (status 400) and still serve ranges.
 MOST_AT_ONCE: Final = 32_000_000_000
+_LONGEST_ON_WINDOWS: Final = 247  # characters of a folder's path, with its drive; a file's: 259
 _HASH_BLOCK: Final = 1 << 20
 _PUSH_EVERY: Final = 8 << 20
 _REPORT_EVERY_S: Final = 0.1
@@ -135,6 +136,15 @@ def _disk_error(file: RemoteFile, error: OSError) -> HubError:
         raised = "" if os.name == "nt" else ", or allow larger files (ulimit -f)"
         other = f"Set HF_HOME to a folder on a disk of another format{raised}."
         return NotEnoughDisk(f"no file may be as large on this disk: {kept}", other)
+    windows = os.name == "nt"  # which tells nothing but that there is no such place
+    if error.errno == errno.ENAMETOOLONG or (
+        windows and error.errno == errno.ENOENT and len(str(error.filename)) > _LONGEST_ON_WINDOWS
+    ):
+        what = f"the name of {file.name} in {hub_cache.cache_folder()} is too long for"
+        if windows:
+            short = "Set HF_HOME to a short folder such as C:\\hf, or enable long paths."
+            return HubError(f"{what} Windows", short)
+        return HubError(f"{what} this disk", "Set HF_HOME to a folder on another disk.")
     where = f"{file.name} cannot be written to {hub_cache.cache_folder()}"
     remedy = "Check the folder's permissions, or set HF_HOME to another."
     return HubError(f"{where}: {error.strerror or error}", remedy)
