@@ -12,6 +12,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from huggingface_hub import constants
@@ -232,6 +233,40 @@ def test_who_asks_to_wait_for_hours_is_not_waited_for(hub_world: World, one: Rem
     patience.cancel()
 
 
+def page(length: int = 3000, status: int = 200, **headers: str) -> dict[str, Any]:
+    headers = {name.replace("_", "-"): value for name, value in headers.items()}
+    return {"status": status, "body": b"<html>".ljust(length), "headers": headers}
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (page(), "sends 3,000 bytes in place of 8"),
+        (page(2_000_000), "sends 2,000,000 bytes in place of 8"),
+        (page(status=206, Content_Range="bytes 0-2999/3000"), "sends 3,000 bytes in place"),
+        (
+            {**page(Content_Type="text/html"), "chunked": True},
+            "sends a web page in place",
+        ),
+    ],
+)
+@pytest.mark.parametrize("begun", [0, 5000])
+def test_an_answer_of_another_length_is_not_taken_for_the_file(
+    hub_world: World, one: RemoteFile, answer: dict[str, Any], said: str, begun: int
+) -> None:
+    hub_cache.prepare(one)
+    content = hub_world.server.repos[one.repo].files[NAME]
+    assert isinstance(content, bytes)
+    download.part_path(one).write_bytes(content[:begun])
+    hub_world.server.fault("/cdn/", **answer)
+    with pytest.raises(HubUnavailable, match=said) as refused:
+        download.fetch(one, "main", QUICK, lambda _: None)
+    assert "proxy" in refused.value.remedy
+    assert download.part_size(one) == begun
+    download.fetch(one, "main", QUICK, lambda _: None)
+    assert hub_world.server.sent() == one.size - begun
+
+
 @contextlib.contextmanager
 def dripping(head: bytes) -> Iterator[str]:
     """A server that sends `head`, then a byte every 50 ms; its address."""
@@ -262,7 +297,7 @@ def dripping(head: bytes) -> Iterator[str]:
     "head",
     [
         b"HTTP/1.1 200 OK\r\nX-Some: ",
-        b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: SIZE\r\n\r\n",
         b"HTTP/1.1 302 Found\r\nLocation: /elsewhere\r\nContent-Length: 1000000\r\n\r\n",
         b"HTTP/1.1 500 Oh\r\nContent-Length: 1000000\r\n\r\n",
     ],
@@ -272,7 +307,7 @@ def test_an_answer_that_drips_has_an_end(
 ) -> None:
     monkeypatch.setattr(hub_body, "HEAD_S", 0.15)
     monkeypatch.setattr(hub_body, "SLOW_S", 0.15)
-    with dripping(head) as url:
+    with dripping(head.replace(b"SIZE", b"%d" % one.size)) as url:
         monkeypatch.setattr(constants, "ENDPOINT", url)
         monkeypatch.setattr(
             constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/{revision}/{filename}"

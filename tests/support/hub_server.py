@@ -423,14 +423,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._answer(status, b"", more | (headers or {}))
 
     def _answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        chunked = self.fault is not None and self.fault.chunked
+        its = {"Transfer-Encoding": "chunked"} if chunked else {"Content-Length": str(len(body))}
         self.send_response(status)
-        for key, value in {**headers, "Content-Length": str(len(body))}.items():
+        for key, value in {**headers, **its}.items():
             self.send_header(key, value)
         self.end_headers()
         for start in range(0, len(body) if self.command != "HEAD" else 0, 1 << 16):
             piece = body[start : start + (1 << 16)]
-            self.wfile.write(piece)
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
             self.seen.told += len(piece)
+        if chunked:
+            self.wfile.write(b"0\r\n\r\n")
 
 
 @contextlib.contextmanager

@@ -121,7 +121,8 @@ def receive_file(
 ) -> None:
     """Read `file` from byte `start` to `stop` by `receive`. Raises `HubError` or `Cancelled`."""
     with translated(Reference(file.repo, file.name)):
-        receive(_url(file), retries, take, start, stop if stop < file.size else None, tick=tick)
+        until = stop if stop < file.size else None
+        receive(_url(file), retries, take, start, until, size=file.size, tick=tick)
 
 
 def read_range(file: RemoteFile, offset: int, size: int, retries: RetryPolicy) -> bytes:
@@ -129,7 +130,8 @@ def read_range(file: RemoteFile, offset: int, size: int, retries: RetryPolicy) -
     stop = min(offset + size, file.size)
     if offset >= stop:
         return b""
-    return _gathered(_url(file), Reference(file.repo, file.name), retries, offset, stop)
+    reference = Reference(file.repo, file.name)
+    return _gathered(_url(file), reference, retries, (offset, stop), file.size)
 
 
 def _url(file: RemoteFile) -> str:
@@ -137,9 +139,14 @@ def _url(file: RemoteFile) -> str:
 
 
 def _gathered(
-    url: str, reference: Reference, retries: RetryPolicy, start: int = 0, stop: int | None = None
+    url: str,
+    reference: Reference,
+    retries: RetryPolicy,
+    part: tuple[int, int | None] = (0, None),
+    size: int | None = None,
 ) -> bytes:
-    """Bytes `start` to `stop` of an answer; without `stop` all, which may be `MOST_TOLD`."""
+    """A part, from start to stop, of what has `size` bytes; without a stop at most `MOST_TOLD`."""
+    start, stop = part
     most = MOST_TOLD + 1 if stop is None else stop - start
 
     def attempt() -> bytes:
@@ -150,10 +157,10 @@ def _gathered(
             return len(got) < most
 
         with translated(reference):
-            receive(url, retries, take, start, stop)
+            receive(url, retries, take, start, stop, size=size)
         if stop is None and len(got) >= most:
-            size = formats.size(MOST_TOLD)
-            raise HubUnavailable(f"{endpoint()} answers with more than {size}", NO_HUB)
+            what = f"{endpoint()} answers with more than {formats.size(MOST_TOLD)}"
+            raise HubUnavailable(what, NO_HUB)
         return bytes(got[:most])
 
     return retried(attempt, retries, tell=retries.note)

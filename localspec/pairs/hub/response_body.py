@@ -51,20 +51,22 @@ def receive(
     start: int = 0,
     stop: int | None = None,
     *,
+    size: int | None = None,
     tick: Callable[[], None] = lambda: None,
 ) -> None:
     """Read an answer from byte `start` to `stop`, or to its end, as long as `take` wants more.
 
     A server without ranges sends all: what precedes `start` is dropped, what follows `stop` may
     come. `take` runs in another thread, and never after this function has ended; `tick` runs every
-    `STEP_S` in the caller's.
+    `STEP_S` in the caller's. Of an answer that is not `size` bytes whole, nothing is taken.
 
     Raises:
+        HubUnavailable: it is something else than was promised, such as the page of a proxy.
         TransferInterrupted: no answer came within `HEAD_S`, or it is too slow.
         Cancelled: the user stopped it.
         Exception: whatever the client, the library, `take` or `tick` raised.
     """
-    reading = _Reading(take)
+    reading = _Reading(take, size)
     threading.Thread(target=reading.run, args=(url, start, stop), daemon=True).start()
     try:
         while not reading.ended.wait(STEP_S):
@@ -89,6 +91,7 @@ class _Reading:
     """
 
     take: Take
+    size: int | None
     lock: threading.Lock = field(default_factory=threading.Lock)
     ended: threading.Event = field(default_factory=threading.Event)
     wanted: bool = True
@@ -102,7 +105,7 @@ class _Reading:
         ranged = {"Range": f"bytes={start}-{'' if stop is None else stop - 1}"}
         try:
             with contextlib.closing(_open(url, ranged if start or stop else {})) as response:
-                known = start - _first_byte(response, start)
+                known = start - _first_byte(response, start, self.size)
                 self.deadline, self.has_head = time.monotonic() + SLOW_S, True
                 for piece in response.iter_raw():
                     new, known = piece[known:], max(0, known - len(piece))
@@ -156,8 +159,12 @@ def _headers() -> dict[str, str]:
     return found
 
 
-def _first_byte(response: Any, start: int) -> int:
-    """The offset at which the body begins; raises the library's errors for a refusal."""
+def _first_byte(response: Any, start: int, size: int | None) -> int:
+    """The offset at which the body begins; raises the library's errors for a refusal.
+
+    Raises:
+        HubUnavailable: it is no part of `size` bytes.
+    """
     from huggingface_hub.utils import hf_raise_for_status, httpx  # type: ignore[attr-defined]
 
     # The library would read the body of an error, which is not shown and may be endless.
@@ -171,7 +178,28 @@ def _first_byte(response: Any, start: int) -> int:
     hf_raise_for_status(httpx.Response(status, headers=known, request=response.request))
     if response.headers.get("Content-Encoding", "").strip().lower() not in ("", "identity"):
         raise HubUnavailable(f"{endpoint()} packs its answers, unasked", NO_HUB)
+    _require_size(response, size)
     told = re.match(r"bytes (\d{1,18})-", response.headers.get("Content-Range", ""))
     if status == 206 and told and int(told[1]) != start:
         raise TransferInterrupted(f"the server sent bytes from {told[1]} on, not from {start}")
     return start if status == 206 else 0
+
+
+def _require_size(response: Any, size: int | None) -> None:
+    """Refuse what cannot be a part of the `size` bytes that were promised; None for no promise.
+
+    Raises:
+        HubUnavailable: it is of another length, or a web page whose length is not said.
+    """
+    headers, part = response.headers, response.status_code == 206
+    name, form = ("Content-Range", r".*/(\d{1,18})") if part else ("Content-Length", r"(\d{1,18})")
+    told = re.fullmatch(form, headers.get(name, ""))
+    if size is None or (told and int(told[1]) == size):
+        return
+    if told:
+        what = f"sends {formats.count(int(told[1]))} bytes in place of {formats.count(size)}"
+    elif headers.get("Content-Type", "").lower().startswith("text/html"):
+        what = "sends a web page in place of a file"
+    else:
+        return
+    raise HubUnavailable(f"{endpoint()} {what}", NO_HUB)
