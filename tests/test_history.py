@@ -1247,6 +1247,21 @@ def test_what_streams_waits_for_the_question_that_the_disk_did_not_take(
     assert said(record)[-1] == "abc"
 
 
+@pytest.mark.parametrize("given", ["", "mine"])
+def test_a_title_that_another_window_gave_outlives_an_edit_of_the_first_question(
+    user: Callable[[], StoreUser], given: str
+) -> None:
+    first = user()
+    first.turn("first question", "a")
+    second = user()
+    second.record = second.load("first question")
+    if given:
+        first.record.rename(given)
+        first.flush()
+    second.turn("other question", "b", instead_of=second.record.nodes()[0].id)
+    assert second.titles() == [given or "other question"]
+
+
 def test_the_title_of_a_question_that_came_to_nothing_goes_with_it(
     user: Callable[[], StoreUser],
 ) -> None:

@@ -183,12 +183,16 @@ class ConversationRecord:
         self._retitle(begun[0])
 
     def _retitle(self, first: MessageNode) -> None:
-        """Update the title after the first question was changed, unless the user set the title."""
+        """Update the title after the first question was changed, unless the user set the title.
+
+        It may have been set in another window, which only the store knows.
+        """
         if first.parent is not None or first.message.role is not Role.USER:
             return
         others = (self.tree.nodes[one] for one in self.tree.versions(first.id) if one != first.id)
-        if self._header.title in [title_of(other.message) for other in others]:
-            self.rename(title_of(first.message))
+        before = self._header.title
+        if before in [title_of(other.message) for other in others]:
+            self.rename(title_of(first.message), before)
 
     # Versions
 
@@ -211,11 +215,11 @@ class ConversationRecord:
             parent = self._hang(message, parent)
         self._save(self._begun)
 
-    def rename(self, title: str) -> None:
-        """Give the conversation another title."""
+    def rename(self, title: str, before: str | None = None) -> None:
+        """Give the conversation another title; with `before`, only if that is the stored one."""
         self._header = replace(self._header, title=title)
         conversation = self._header.id
-        self._write(lambda store: store.rename(conversation, title))
+        self._write(lambda store: store.rename(conversation, title, before))
 
     def _hang(
         self, message: Message, parent: str | None, figures: Mapping[str, Any] | None = None

@@ -282,10 +282,11 @@ class Store:
         """Switch to another path."""
         self._db.execute("UPDATE conversations SET leaf = ? WHERE id = ?", (leaf, conversation))
 
-    def rename(self, conversation: str, title: str) -> None:
-        """Give a conversation another title."""
+    def rename(self, conversation: str, title: str, before: str | None = None) -> None:
+        """Give a conversation another title; with `before`, only if that is still its title."""
         self._db.execute(
-            "UPDATE conversations SET title = ? WHERE id = ?", (encodable(title), conversation)
+            "UPDATE conversations SET title = ?1 WHERE id = ?2 AND title = ifnull(?3, title)",
+            (encodable(title), conversation, None if before is None else encodable(before)),
         )
 
     def delete(self, conversation: str) -> None:
