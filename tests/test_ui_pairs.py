@@ -1033,6 +1033,31 @@ async def test_what_was_cancelled_and_is_fetched_again_is_offered_after_a_restar
             assert pair_pull.recall_wanted() is None
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["cancelled", "refused", "loaded"])
+async def test_what_another_window_fetches_stays_remembered(
+    hub_world: World, target: Repo, how: str
+) -> None:
+    others = PullRequest("user/other")
+    rooms = Rooms()
+    async with chatting(rooms) as chat:
+        if how == "refused":
+            pair_pull.remember_wanted(others)
+            await chat.send("/get nobody/nothing")
+            await chat.until(lambda: "✗ nobody/nothing" in chat.transcript(), "the reason")
+        else:
+            fault = hub_world.server.fault("/cdn/", hold_after=900_000, whole=True)
+            await chat.send(f"/get {NAME}")
+            await chat.until(lambda: pair_pull.recall_wanted() == PullRequest(NAME), "some of it")
+            pair_pull.remember_wanted(others)
+            if how == "cancelled":
+                chat.app.pairs.cancel()
+            fault.release.set()
+            said = f"{NAME} answers from now on" if how == "loaded" else "cancelled"
+            await chat.until(lambda: said in chat.transcript(), "the end")
+        assert pair_pull.recall_wanted() == others
+
+
 async def test_another_pair_that_is_fetched_meanwhile_is_not_changed_to() -> None:
     rooms = Rooms()
     async with chatting(rooms) as chat:

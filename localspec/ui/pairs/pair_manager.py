@@ -53,7 +53,7 @@ class PairManager(PairJobs):
         if self._getting is not None or self.offered is not None:
             pass  # the user was faster, or has asked for another
         elif wanted is not None and self._answers(wanted):
-            pair_pull.remember_wanted(None)  # it was fetched and opened by other means
+            pair_pull.forget_wanted(wanted)  # it was fetched and opened by other means
         elif wanted is not None:
             self.offered = wanted
             self.turns.transcript.tell(*pair_messages.interrupted(wanted))
@@ -185,9 +185,11 @@ class PairManager(PairJobs):
         self.turns.transcript.tell(pair_messages.answers_now(wanted, self._known(wanted)))
 
     def _forget(self) -> None:
+        for one in filter(None, (self._getting, self.offered)):
+            if one is self._getting or self._answers(one):
+                pair_pull.forget_wanted(one)  # what another window fetches stays remembered
         self._getting = self.offered = self._remembered = None
         self._fetching = self._arrived = ""
-        pair_pull.remember_wanted(None)
 
     # The fetch of the wanted pair
 
@@ -195,7 +197,7 @@ class PairManager(PairJobs):
         """Stop the work; the downloaded part of a file stays, and is not offered again."""
         super().cancel()
         if self._getting is not None:
-            pair_pull.remember_wanted(None)
+            pair_pull.forget_wanted(self._getting)
 
     def _checked(self, plan: PullPlan, wanted: PullRequest) -> None:
         if wanted is not self._getting:
@@ -231,6 +233,6 @@ class PairManager(PairJobs):
     def _failed(self, error: Exception) -> None:
         passes = isinstance(error, _PASSING) or not isinstance(error, LocalspecError)
         if self._getting is not None and not passes:
-            pair_pull.remember_wanted(None)
+            pair_pull.forget_wanted(self._getting)
         self._getting = self._remembered = None
         super()._failed(error)
