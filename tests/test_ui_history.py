@@ -7,7 +7,7 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from functools import partial
@@ -21,7 +21,7 @@ from textual.selection import SELECT_ALL
 from textual.widgets import Input
 
 from localspec.chat.conversation import Message, Role
-from localspec.chat.events import TurnEnd, TurnEvent
+from localspec.chat.events import Span, TurnEnd, TurnEvent
 from localspec.chat.history import import_export
 from localspec.chat.history.conversation_record import ConversationRecord
 from localspec.chat.history.store import Store
@@ -255,6 +255,28 @@ async def test_an_exported_conversation_comes_back_with_import(
         assert [m.content for m in chat.session.messages] == [
             "to be exported", "The sky is blue.",
         ]  # fmt: skip
+
+
+async def test_a_message_may_be_sent_while_the_conversation_is_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached, goes_on, pack = threading.Event(), threading.Event(), import_export.pack
+
+    def waiting(spans: Iterable[Span]) -> str:
+        reached.set()
+        assert goes_on.wait(20)
+        return pack(spans)
+
+    monkeypatch.setattr(import_export, "pack", waiting)
+    async with chatting() as chat:
+        await chat.ask("one")
+        await chat.send(f"/export json {tmp_path / 'c.json'}")
+        await chat.until(reached.is_set, "the export")
+        await chat.ask("two")
+        goes_on.set()
+        await chat.until(lambda: "written to" in chat.transcript(), "the file")
+    written = import_export.read_file(tmp_path / "c.json")
+    assert [node.message.content for node in written.tree.path()] == ["one", "The sky is blue."]
 
 
 async def test_a_name_without_an_ending_is_written_and_read_as_one(

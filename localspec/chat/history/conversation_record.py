@@ -75,6 +75,12 @@ class ConversationRecord:
         """Continue a stored conversation."""
         self._header, self.tree = stored.header, stored.tree
 
+    def snapshot(self) -> StoredConversation:
+        """The conversation as it is now, for another thread: what follows does not change it."""
+        tree = MessageTree(replace(node) for node in self.tree.nodes.values())
+        tree.end_at(self.tree.leaf)
+        return StoredConversation(self._header, tree)
+
     def messages(self) -> list[Message]:
         """The messages that the session needs."""
         return [node.message for node in self.tree.path()]

@@ -303,7 +303,7 @@ class ConversationLibrary:
             ConversationError: there is nothing to write, or it cannot be written.
         """
         if conversation is None:
-            stored = StoredConversation(self.record.header, self.record.tree)
+            stored = self.record.snapshot()
             if not stored.tree.nodes:
                 raise ConversationError("there is nothing to export yet", "Ask something first.")
         else:
