@@ -15,10 +15,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack, closing, contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, Literal
 
 import httpx2
 import psutil
@@ -37,6 +36,7 @@ from localspec.tools.tool_process import ToolProcess
 from tests.support import command
 from tests.support.hub_server import CERTIFICATE
 from tests.support.lazily import Lazily
+from tests.support.mcp_by_http import Talk, served
 from tests.support.waiting import wait_for
 
 http_client = Lazily("localspec.tools.servers.http_client")  # it imports httpx2
@@ -665,39 +665,25 @@ def test_run_calls_no_tool_that_has_changed_since_it_was_offered(
     assert process.ran == ["files", "files"]
 
 
-class Elsewhere(BaseHTTPRequestHandler):
-    """Notes who asks what, and sends everybody to `target`."""
-
-    asked: ClassVar[list[str]] = []
-    target: ClassVar[str] = ""
-
-    def do_POST(self) -> None:
-        self.asked.append(f"{self.headers['host']} {self.headers['x-key']}")
-        self.send_response(307)
-        self.send_header("Location", self.target)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-def test_a_redirect_to_another_host_is_not_followed(
-    shared: Tools, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_redirect_to_another_host_is_not_followed(shared: Tools) -> None:
     """It would get the calls, and the headers with their secrets."""
-    with ExitStack() as stack:
-        first, second = (HTTPServer(("127.0.0.1", 0), Elsewhere) for _ in range(2))
-        for one in (first, second):
-            stack.enter_context(one)
-            threading.Thread(target=one.serve_forever, daemon=True).start()
-            stack.callback(one.shutdown)
-        monkeypatch.setattr(Elsewhere, "target", f"http://localhost:{second.server_port}/mcp")
-        url = f"http://127.0.0.1:{first.server_port}/mcp"
-        shared.process.start("moved", ServerSettings(url=url, headers={"X-Key": "secret"}))
+    asked: list[str] = []
+    elsewhere = ""
+
+    def move(talk: Talk, _asked: dict[str, Any]) -> None:
+        asked.append(f"{talk.headers['host']} {talk.headers['x-key']}")
+        talk.send_response(307)
+        talk.send_header("Location", elsewhere)
+        talk.send_header("Content-Length", "0")
+        talk.end_headers()
+
+    ways = {"server/discover": move, "initialize": move}
+    with served(ways) as first, served(ways) as second:
+        elsewhere = second.replace("127.0.0.1", "localhost")
+        shared.process.start("moved", ServerSettings(url=first, headers={"X-Key": "secret"}))
         for _ in range(2):
             gone = shared.next()
             assert isinstance(gone, ServerGone)
             assert "not followed" in gone.why
             assert "secret" not in gone.why
-    assert set(Elsewhere.asked) == {f"127.0.0.1:{first.server_port} secret"}
+    assert {*asked} == {f"{httpx2.URL(first).netloc.decode()} secret"}
