@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, closing
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import httpx2
 import pytest
 
 from localspec.tools.server_settings import ServerSettings
-from localspec.tools.tool_messages import ServerGone, ServerReady, ToolReply
+from localspec.tools.tool_messages import CallDone, CallTool, ServerGone, ServerReady, ToolReply
 from tests.support.lazily import Lazily
 from tests.support.mcp_by_http import Talk, Way, failure, hang, served
 from tests.test_mcp_servers import Tools, scripted
+
+if TYPE_CHECKING:
+    from localspec.tools.servers.server_connection import ServerConnection
 
 http_client = Lazily("localspec.tools.servers.http_client")  # it imports httpx2
 server_connection = Lazily("localspec.tools.servers.server_connection")  # it imports the SDK
@@ -32,6 +36,21 @@ def legacy(url: str, timeout: float = 30.0) -> ServerSettings:
 def shared() -> Iterator[Tools]:
     with closing(Tools()) as tools:
         yield tools
+
+
+@asynccontextmanager
+async def connected(
+    ways: Mapping[str, Way], mode: Literal["auto", "legacy"] = "auto"
+) -> AsyncIterator[tuple[ServerConnection, Callable[[], Awaitable[ToolReply]]]]:
+    """A connection of this process to a server, and what waits for what it tells next."""
+    replies: asyncio.Queue[ToolReply] = asyncio.Queue()
+    with served(ways) as url:
+        settings = ServerSettings(url=url, mode=mode)
+        connection = server_connection.ServerConnection("s", settings, "m", replies.put_nowait)
+        try:
+            yield connection, lambda: asyncio.wait_for(replies.get(), _PATIENCE_S)
+        finally:
+            await connection.stop()
 
 
 @pytest.fixture
@@ -88,21 +107,27 @@ def drop(talk: Talk, _asked: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("fate", [drop, hang])
-def test_a_cancellation_that_is_lost_ends_no_connection(tools: Tools, fate: Way) -> None:
+async def test_a_cancellation_that_is_lost_ends_no_connection(
+    monkeypatch: pytest.MonkeyPatch, fate: Way
+) -> None:
+    limits = importlib.import_module("localspec.tools.servers.http_client")._LIMITS_S
+    monkeypatch.setitem(limits, "notifications/cancelled", 0.2)
     begun, lost = threading.Event(), threading.Event()
 
     def lose(talk: Talk, asked: dict[str, Any]) -> None:
         lost.set()
         fate(talk, asked)
 
-    with served({"tools/call": first(hang, begun), "notifications/cancelled": lose}) as url:
-        tools.start("s", legacy(url))
-        future = tools.process.call("s", "echo", "{}", 60)
-        assert begun.wait(_PATIENCE_S)
-        assert future.cancel()
-        assert lost.wait(_PATIENCE_S)
-        assert tools.call("echo", "on").text == "on"
-        assert tools.replies.empty()
+    ways = {"tools/call": first(hang, begun), "notifications/cancelled": lose}
+    async with connected(ways, mode="legacy") as (connection, next_reply):
+        assert isinstance(await next_reply(), ServerReady)
+        connection.call(CallTool(1, "s", "echo", "{}"))
+        assert await asyncio.to_thread(begun.wait, _PATIENCE_S)
+        connection.cancel(1)
+        assert (await next_reply()).failed
+        assert await asyncio.to_thread(lost.wait, _PATIENCE_S)
+        connection.call(CallTool(2, "s", "echo", '{"text": "on"}'))
+        assert await next_reply() == CallDone(2, "on")
 
 
 def test_a_connection_that_ends_is_made_again(tools: Tools) -> None:
@@ -173,26 +198,36 @@ async def test_no_call_has_less_time_than_the_settings_give_it() -> None:
         assert client.timeout == httpx2.Timeout(3600, read=None)
 
 
-@pytest.mark.parametrize(
-    ("code", "said", "forgotten"),
-    [
-        (-32000, "Bad Request: No valid session ID provided", True),
-        (-32000, "Bad Request: Mcp-Session-Id header is required", True),
-        (-32000, "Bad request: session not found", True),
-        (-32000, "Bad Request: Server not initialized", True),
-        (-32000, "No transport found for sessionId 5", True),
-        (-32000, "Invalid session", True),
-        (-32000, "Session expired", True),
-        (-32000, "Unknown session", True),
-        (-32602, "Invalid session ID", True),
-        (-32602, "Invalid params: unknown session 'work'", False),
-        (-32602, "Invalid params: no page has this session_id", False),
-        (-32600, "Bad Request: 5 is not a text", False),
-    ],
-)
-def test_a_restarted_server_is_connected_again(
-    tools: Tools, code: int, said: str, forgotten: bool
-) -> None:
+REFUSALS = {  # whether each says that the session is forgotten
+    (-32000, "Bad Request: No valid session ID provided"): True,
+    (-32000, "Bad Request: Mcp-Session-Id header is required"): True,
+    (-32000, "Bad request: session not found"): True,
+    (-32000, "Bad Request: Server not initialized"): True,
+    (-32000, "No transport found for sessionId 5"): True,
+    (-32000, "Invalid session"): True,
+    (-32000, "Session expired"): True,
+    (-32000, "Unknown session"): True,
+    (-32602, "Invalid session ID"): True,
+    (-32602, "Invalid params: unknown session 'work'"): False,
+    (-32602, "Invalid params: no page has this session_id"): False,
+    (-32600, "Bad Request: 5 is not a text"): False,
+}
+
+
+async def test_many_words_say_that_a_session_is_forgotten() -> None:
+    found = {}
+    url, session = "http://127.0.0.1:9/mcp", {"Mcp-Session-Id": "1"}
+    async with http_client.HttpClient(ServerSettings(url=url)) as client:
+        for code, said in REFUSALS:
+            client.gone.clear()
+            refusal, asked = failure(None, said, code), httpx2.Request("POST", url, headers=session)
+            await client._notice(httpx2.Response(400, json=refusal, request=asked))
+            found[code, said] = client.gone.is_set()
+    assert found == REFUSALS
+
+
+@pytest.mark.parametrize(("code", "said"), [*REFUSALS][8:10])
+def test_a_restarted_server_is_connected_again(tools: Tools, code: int, said: str) -> None:
     def refuse(talk: Talk, _asked: dict[str, Any]) -> None:
         talk.answer(400, failure(None, said, code))
 
@@ -200,7 +235,7 @@ def test_a_restarted_server_is_connected_again(
         tools.start("s", legacy(url))
         done = tools.call("echo")
         assert done.failed
-        if forgotten:
+        if REFUSALS[code, said]:
             assert tools.next() == ServerGone("s", "it forgot this session", again=True)
             assert isinstance(tools.next(), ServerReady)
         else:
@@ -271,24 +306,13 @@ def by_turns(*ways: Way) -> Way:
     return go
 
 
-@asynccontextmanager
-async def connected(
-    listens: list[Way], lists: list[Way]
-) -> AsyncIterator[asyncio.Queue[ToolReply]]:
-    """A connection to a server of 2026-07-28; yields what it tells."""
-    replies: asyncio.Queue[ToolReply] = asyncio.Queue()
-    ways: dict[str, Way] = {
+def changing(listens: list[Way], lists: list[Way]) -> dict[str, Way]:
+    """What a server of 2026-07-28 does whose tools change."""
+    return {
         "server/discover": discover,
         "tools/list": by_turns(*lists),
         "subscriptions/listen": by_turns(*listens),
     }
-    with served(ways) as url:
-        settings = ServerSettings(url=url)
-        connection = server_connection.ServerConnection("s", settings, "m", replies.put_nowait)
-        try:
-            yield replies
-        finally:
-            await connection.stop()
 
 
 @pytest.mark.parametrize(
@@ -305,10 +329,10 @@ async def test_what_changed_while_nothing_listened_is_told(
     monkeypatch: pytest.MonkeyPatch, listens: list[Way], lists: list[Way]
 ) -> None:
     for wait in ("_LISTEN_AGAIN_S", "_LIST_AGAIN_S"):
-        monkeypatch.setattr(f"localspec.tools.servers.server_connection.{wait}", 0.1)
-    async with connected(listens, lists) as replies:
+        monkeypatch.setattr(f"localspec.tools.servers.server_connection.{wait}", 0.02)
+    async with connected(changing(listens, lists)) as (_, next_reply):
         for name in ("old", "new"):
-            reply = await asyncio.wait_for(replies.get(), _PATIENCE_S)
+            reply = await next_reply()
             assert isinstance(reply, ServerReady), reply
             assert [tool.name for tool in reply.tools] == [name]
 
@@ -326,7 +350,7 @@ async def test_streams_of_events_that_end_at_once_are_opened_less_and_less_often
     monkeypatch.setattr(asyncio, "sleep", rest)
     clock = SimpleNamespace(monotonic=lambda: next(times, 0.0))
     monkeypatch.setattr("localspec.tools.servers.server_connection.time", clock)
-    async with connected([listen], [old]):
+    async with connected(changing([listen], [old])):
         rests = [await asyncio.wait_for(waits.get(), _PATIENCE_S) for _ in range(7)]
     assert rests == [5.0, 5.0, 10.0, 20.0, 40.0, 60.0, 60.0]
 
