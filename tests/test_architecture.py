@@ -423,4 +423,6 @@ def test_help_imports_neither_llama_cpp_nor_textual_and_is_quick() -> None:
         best = min(best, worked() - before)
         assert "Usage: localspec" in done.stdout
         assert done.stdout.splitlines()[-1] == "[]"
+        if best < 0.5:
+            break
     assert best < 0.5

@@ -1310,6 +1310,7 @@ def test_slow_headers_and_slow_bodies_are_given_up() -> None:
         assert one.ask("/health")[0] == 200
 
 
+@pytest.mark.slow
 @pytest.mark.timed
 def test_a_stream_that_waits_is_kept_alive() -> None:
     body = {"messages": [{"role": "user", "content": "Tell me a story."}], "gamma": 0}

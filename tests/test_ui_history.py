@@ -1320,6 +1320,8 @@ async def test_two_thousand_messages_open_in_less_than_a_second(archive: Path) -
             while "1999 A paragraph" not in chat.transcript():
                 await asyncio.sleep(0.005)
             best = min(best, time.perf_counter() - started)
+        if best < 1.0:
+            break
     assert best < 1.0
 
 
