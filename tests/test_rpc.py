@@ -34,7 +34,7 @@ from localspec.loading import planning
 from localspec.loading.load import check, load_session
 from localspec.process import messages as m
 from tests.support import ENDLESS, ROOMY, toy
-from tests.support.command import localspec
+from tests.support.command import localspec, run
 from tests.support.workers import relay, worker
 from tests.test_process import TOY, Heard
 
@@ -308,11 +308,11 @@ def _most_resident(pid: int) -> int:
 def test_a_target_on_two_workers_says_what_it_says_here() -> None:
     with worker() as (one, first), worker() as (two, second):
         idle = [_most_resident(each.pid) for each in (first, second)]
-        there = localspec(*RUN, *BOTH, "-n", "40", "--json", "--workers", f"{one},{two}")
+        there = run(*RUN, *BOTH, "-n", "40", "--json", "--workers", f"{one},{two}")
         busy = [_most_resident(each.pid) for each in (first, second)]
     assert all(now > before + 6_000_000 for before, now in zip(idle, busy, strict=True))
-    here = localspec(*RUN, "-n", "40", "--json")
-    found, expected = json.loads(there.stdout), json.loads(here.stdout)
+    here = run(*RUN, "-n", "40", "--json")
+    found, expected = json.loads(there.out), json.loads(here.out)
     assert found["tokens"] == expected["tokens"]
     assert found["settings"]["rpc"] == [one, two]
     assert found["settings"]["n_gpu_layers"] == -1

@@ -432,6 +432,17 @@ def test_pairs_that_clients_want_at_once_are_loaded_in_turn() -> None:
         assert said == [expected] * 12
 
 
+@pytest.mark.parametrize("others", [[], ["two"]])
+async def test_pairs_that_may_be_loaded_are_listed(others: list[str]) -> None:
+    queue = await queue_of(SeveralPairs())
+    app = Endpoint(queue, AccessRules(), EndpointCounters(), others=lambda: others).app()
+    data = b"".join([one.get("body", b"") async for one in sent(app, "GET", "/v1/models")])
+    assert [each["id"] for each in json.loads(data)["data"]] == ["one", *others]
+    status = [one["status"] async for one in sent(app, "GET", "/v1/models/two") if "status" in one]
+    assert status == [200 if others else 404]
+
+
+@pytest.mark.slow
 def test_models_that_may_not_be_loaded_are_not() -> None:
     with Serving("--models", "none") as one:
         data = json.loads(one.ask("/v1/models")[2])["data"]

@@ -50,9 +50,9 @@ def logged(data: Path, *words: str) -> list[dict[str, Any]]:
 
 def test_a_question_is_asked_kept_continued_and_shown(tmp_path: Path) -> None:
     assert logged(tmp_path) == []
-    alone = real_shell(tmp_path, "Tell me a story.", *SHORT)
-    assert (alone.returncode, alone.stderr) == (0, "")
-    assert alone.stdout.strip()
+    alone = shell(tmp_path, "Tell me a story.", *SHORT)
+    assert (alone.code, alone.err) == (0, "")
+    assert alone.out.strip()
     after_run = shell(tmp_path, "run", "What is a quay?", "--json", *SHORT)
     first = json.loads(after_run.out)["prompt_tokens"]
     going_on = shell(tmp_path, "run", "And then?", "--continue", "--json", *SHORT[2:])
@@ -64,7 +64,7 @@ def test_a_question_is_asked_kept_continued_and_shown(tmp_path: Path) -> None:
         "Tell me a story.", "What is a quay?", "And then?",
     ]  # fmt: skip
     assert [one["pair"] for one in found] == ["toy"] * 3
-    assert found[0]["answer"] == alone.stdout.rstrip("\n")
+    assert found[0]["answer"] == alone.out.rstrip("\n")
     assert found[0]["finish"] == "length"
     assert found[1]["conversation"] == found[2]["conversation"] != found[0]["conversation"]
     shown = shell(tmp_path, "logs", "-n", "2").out
@@ -79,10 +79,12 @@ def test_every_form_is_understood_in_a_process_of_its_own(tmp_path: Path) -> Non
         assert found.returncode == code, found.stderr
         return found.stderr if code else found.stdout
 
+    assert done("Tell me a story.", *SHORT).strip()
     assert done("run", "What is a quay?", *SHORT).strip()
     assert done("run", "And then?", "--continue", *SHORT[2:]).strip()
-    logged = json.loads(done("logs", "-n", "2", "--json"))
-    assert [one["question"] for one in logged] == ["What is a quay?", "And then?"]
+    logged = json.loads(done("logs", "-n", "3", "--json"))
+    questions = ["Tell me a story.", "What is a quay?", "And then?"]
+    assert [one["question"] for one in logged] == questions
     assert "> And then?" in done("logs", "-n", "1")
     for name in ("list", "ls", "models"):
         assert "toy" in done(name, "--no-scan")
