@@ -26,7 +26,7 @@ from localspec.errors import Cancelled, LocalspecError, UsageError
 from localspec.loading.load_request import LoadRequest
 from localspec.process.engine_client import JobClient
 from localspec.process.messages import BenchProgress
-from tests.support import bench_reports, toy
+from tests.support import bench_reports, costs, toy
 
 QUESTIONS = ("--prompts", str(toy.QUESTIONS))
 QUICKLY = ("--repeat", "1", "-n", "8", "--gamma", "2", "-t", "1", "-c", "256")
@@ -72,7 +72,10 @@ def test_it_reports_and_writes_every_kind_of_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("at_once")
-def test_json_has_it_all_and_nothing_else() -> None:
+def test_json_has_it_all_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    costs.keep_toy()
+    monkeypatch.setattr(benchmark, "TARGET_SIZES", (1, 2, 4, 8, 16))
+    monkeypatch.setattr(benchmark, "DRAFT_SIZES", (1, 2, 16))
     document = json.loads(bench("toy", *SUMS, "--json").stdout)
     assert document["format"] == 1
     assert len(document["runs"]) == 14

@@ -27,7 +27,7 @@ from localspec.serve.core.requests import parsed
 from localspec.serve.protocols.infill import InfillRequest, InfillWriter
 from localspec.serve.protocols.text_completions import CompletionRequest
 from localspec.serve.refusals import Refusal
-from tests.support import toy
+from tests.support import costs, toy
 from tests.support.endpoint import Serving, chunks
 
 PRE, SUF, MID, REP, SEP = MARKS = (260, 261, 262, 263, 264)
@@ -246,6 +246,7 @@ def test_gaps_push_out_no_copy_of_a_chat_nor_a_chat_the_other_files(
 
 @pytest.fixture(scope="module")
 def serving(filler: Path) -> Iterator[Serving]:
+    costs.keep_target({1: 2e-3, 4: 2.7e-3, 16: 7e-3, 64: 25e-3}, filler)
     with Serving(pair=str(filler)) as one:
         yield one
 

@@ -332,7 +332,7 @@ def test_memory_counts_both_models(session: Session, toy_target: Path, toy_draft
 def test_loading_reports_progress(toy_target: Path) -> None:
     steps: list[tuple[str, float | None]] = []
     loaded = load_session(
-        LoadRequest(pair="toy"),
+        LoadRequest(pair="toy", threads=1),
         progress=lambda step, share: steps.append((step, share)),
         cancel=Cancel(),
     )
@@ -384,7 +384,7 @@ def test_where_no_state_can_be_restored_nothing_is_drafted_and_the_reason_shown(
     mamba = gguf_models.write_random_mamba(tmp_path / "mamba.gguf")
     target, draft = (mamba, toy_draft) if recurrent == "target" else (toy_target, mamba)
     loaded = load_session(
-        LoadRequest(pair=str(target), draft=str(draft), n_predict=3),
+        LoadRequest(pair=str(target), draft=str(draft), n_predict=3, threads=1),
         progress=lambda _step, _share: None,
         cancel=Cancel(),
     )
