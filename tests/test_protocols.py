@@ -212,7 +212,7 @@ def test_the_turns_of_an_agent_read_only_what_is_new(served: Serving, path: str)
     tools = {"weather": WEATHER}
     turns = [Turn("system", text), Turn("user", "How is it?")]
     held = 0
-    for i in range(6):
+    for i in range(3):
         talk = Talk((*turns,), tools, "required", parallel=False, limit=120)
         document = json.loads(served.ask(path, body(path, talk))[2])
         found, timings = heard(path, document), document["timings"]

@@ -290,6 +290,7 @@ def test_an_answer_that_the_client_began_goes_on(served: Serving, path: str) -> 
     assert begun + said(10, {"role": "assistant", "content": begun}) == whole
 
 
+@pytest.mark.slow
 def test_eight_conversations_in_turn_read_only_what_is_new(served: Serving) -> None:
     # Accepted tokens pay for the draft to read whole conversations; without any it would read
     # only the last 64 tokens.

@@ -193,21 +193,19 @@ async def test_a_double_click_selects_the_word_under_the_mouse() -> None:
         assert not chat.app.screen.get_selected_text()
 
 
-@pytest.mark.parametrize("size", [(80, 1), (80, 3), (3, 10), (6, 24)])
 @pytest.mark.parametrize("opens", ["ctrl+p", "theme"])
-async def test_a_list_in_a_window_without_room_ends_no_chat(
-    size: tuple[int, int], opens: str
-) -> None:
+async def test_a_list_in_a_window_without_room_ends_no_chat(opens: str) -> None:
     async with chatting((80, 24)) as chat:
         if opens == "theme":
             chat.app.action_command("theme")
         else:
             await chat.press(opens)
         await chat.until(lambda: len(chat.app.screen_stack) == 2, "the list")
-        for width, height in (size, (80, 24), size):
-            await chat.pilot.resize_terminal(width, height)
-            await chat.press("down", "pagedown", "pageup")
-            await chat.until(lambda: chat.screen() is not None)
+        for size in ((80, 1), (80, 3), (3, 10), (6, 24)):
+            for width, height in (size, (80, 24), size):
+                await chat.pilot.resize_terminal(width, height)
+                await chat.press("down", "pagedown", "pageup")
+                await chat.until(lambda: chat.screen() is not None, f"the screen at {size}")
         await chat.pilot.resize_terminal(80, 24)
         await chat.press("escape", "escape")
         await chat.until(lambda: len(chat.app.screen_stack) == 1, "no list")
