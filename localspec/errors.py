@@ -263,13 +263,6 @@ def installs_extra(name: str) -> str:
     return f"uv sync --inexact --extra {name}" if in_clone() else installs(f'"localspec[{name}]"')
 
 
-def save_as_utf8() -> str:
-    """The sentence on text in another encoding; Windows has no program that converts it."""
-    if os.name == "nt":
-        return "Save it as UTF-8."
-    return "Save it as UTF-8, or convert it: iconv -f LATIN1 -t UTF-8"
-
-
 def install_again() -> str:
     """The sentence with the command that replaces all that is installed.
 

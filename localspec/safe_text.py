@@ -7,8 +7,8 @@ text through here when they are made, and commands do before they print.
 from __future__ import annotations
 
 import codecs
+import os
 import re
-import unicodedata
 
 # Line separators other than a line feed. Textual counts lines with `str.splitlines`, the Markdown
 # parser only at line feeds: left as they are, the two would disagree while a text streams in.
@@ -49,18 +49,20 @@ def words(text: str) -> list[str]:
 
     To ``\w``, a vowel sign of Thai or Hindi and an accent in a character by itself end a word.
     """
-    composed = unicodedata.normalize("NFC", text)
-    apart = (one if re.match(r"\w", one) or _is_sign(one) else " " for one in composed)
+    from unicodedata import category, normalize  # noqa: PLC0415 - only searches need it
+
+    apart = (
+        one if re.match(r"\w", one) or category(one).startswith("M") else " "
+        for one in normalize("NFC", text)
+    )
     return [word for word in re.findall(r"\w\S*", "".join(apart)) if word.strip("_")]
-
-
-def _is_sign(character: str) -> bool:
-    return unicodedata.category(character).startswith("M")
 
 
 def folded(text: str) -> str:
     """`text` composed (NFC), and without differences of case."""
-    return unicodedata.normalize("NFC", text.casefold())
+    from unicodedata import normalize  # noqa: PLC0415 - only searches need it
+
+    return normalize("NFC", text.casefold())
 
 
 def _picture(match: re.Match[str]) -> str:
@@ -118,6 +120,13 @@ def decoded(raw: bytes) -> str:
     """
     encoding = next((name for mark, name in _WIDE if raw.startswith(mark)), "utf-8-sig")
     return raw.decode(encoding)
+
+
+def save_as_utf8() -> str:
+    """The sentence on text in another encoding; Windows has no program that converts it."""
+    if os.name == "nt":
+        return "Save it as UTF-8."
+    return "Save it as UTF-8, or convert it: iconv -f LATIN1 -t UTF-8"
 
 
 def decoded_without_zeros(raw: bytes) -> str:

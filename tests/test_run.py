@@ -36,13 +36,13 @@ from localspec.errors import (
     LocalspecError,
     NotOnHub,
     OutOfMemory,
-    save_as_utf8,
 )
 from localspec.loading.load import load_session
 from localspec.loading.load_request import LoadRequest
 from localspec.loading.results import BrokenAnswer
 from localspec.pairs.memory.placement import LARGEST_CTX, PROGRAM
 from localspec.process.messages import Loaded, ToolsCalled, TurnReported
+from localspec.safe_text import save_as_utf8
 from tests.fakes import round_of
 from tests.support import GOES_ON, gguf_models
 

@@ -15,9 +15,9 @@ from localspec import formats
 from localspec.chat.settings import ChatSettings, Gamma
 from localspec.drafter_names import LOOKUP
 from localspec.engine.round.params import SamplingParams
-from localspec.errors import LocalspecError, UsageError, save_as_utf8
+from localspec.errors import LocalspecError, UsageError
 from localspec.pairs.disk import folders
-from localspec.safe_text import decoded
+from localspec.safe_text import decoded, save_as_utf8
 
 GENERAL, QUICK = "general", "quick"
 _SETS = Path(__file__).parent / "sets"

@@ -29,10 +29,13 @@ def main() -> NoReturn:
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     try:
         _run()
-    except (MemoryError, SystemError, OSError) as error:
+    except (MemoryError, SystemError, SyntaxError, ImportError, OSError) as error:
         # While modules were imported, among them what prints errors. Python's compiler may report
-        # a lack of memory as a SystemError, and the search for a module as one of the system.
-        if isinstance(error, SystemError) and not limited():
+        # a lack of memory as a SystemError, or as an error in the text that it reads, the loader
+        # of libraries as an ImportError, and the search for a module as one of the system.
+        if isinstance(error, SystemError | SyntaxError) and not limited():
+            raise
+        if isinstance(error, ImportError) and "failed to map segment" not in str(error):
             raise
         if isinstance(error, OSError) and error.errno != errno.ENOMEM:
             raise

@@ -15,8 +15,8 @@ from contextlib import suppress
 import click
 
 from localspec import formats
-from localspec.errors import LocalspecError, save_as_utf8
-from localspec.safe_text import decoded, one_line, safe, shortened
+from localspec.errors import LocalspecError
+from localspec.safe_text import decoded, one_line, safe, save_as_utf8, shortened
 
 _EVERY_S = 10.0  # between two lines of progress without a terminal
 _LONGEST = 200  # characters of such a line
