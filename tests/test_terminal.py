@@ -82,11 +82,12 @@ def test_three_turns_speculation_toggled_and_quit(terminal: Callable[..., Termin
 
 
 @pytest.mark.slow
+@pytest.mark.timed
 def test_the_speed_and_the_wait_on_the_screen_agree_with_a_stopwatch(
     terminal: Callable[..., Terminal],
 ) -> None:
     """From the key that sends a question to the frame that shows the end of its answer."""
-    chat = terminal("starter", "--temp", "0", "--n-predict", "240", columns=110, rows=40)
+    chat = terminal("starter", "--temp", "0", "--n-predict", "320", columns=110, rows=40)
     chat.sees("ready")
     chat.child.send("Tell a long story about a dog who wanted to see the sea.")
     chat.sees("the sea.")
@@ -97,8 +98,9 @@ def test_the_speed_and_the_wait_on_the_screen_agree_with_a_stopwatch(
     said = screen_figures.read(chat.text())
     assert said.wait is not None
     assert said.tokens > 100
-    # A frame may come 0.1 s after its text, or later where other programs run.
-    assert took == pytest.approx(said.wait + (said.tokens - 1) / said.speed, rel=0.05, abs=0.4)
+    expected = said.wait + (said.tokens - 1) / said.speed
+    # A frame comes some 0.1 s after its text, and later where other programs run.
+    assert 0 <= took - expected <= 0.05 * expected + 0.25
 
 
 def _takes_what_is_counted_for_the_program(chat: Terminal) -> None:
