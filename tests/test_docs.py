@@ -114,7 +114,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "process/spawning.py": (),
     "tools/servers/child_transport.py": (),
     "train/keep_awake.py": ("caffeinate", "systemd-inhibit", "tail"),
-    "ui/input/clipboard.py": ("pbcopy", "clip.exe", "wl-copy", "xclip", "xsel"),
+    "ui/input/clipboard.py": ("pbcopy", "wl-copy", "xclip", "xsel"),
 }
 STARTS = (
     r"subprocess\.(run|Popen|call|check_\w+)\(|create_subprocess_\w+\(|os\.exec\w+\("

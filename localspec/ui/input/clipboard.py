@@ -1,6 +1,6 @@
 """The desktop's clipboard, by its own program: some terminals ignore what is sent them (OSC 52).
 
-Terminal of macOS does, those of VTE, such as GNOME's, and the older console of Windows.
+Terminal of macOS does, and those of VTE, such as GNOME's.
 """
 
 from __future__ import annotations
@@ -12,9 +12,6 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Final
-
-_CLIP: Final = "clip.exe"  # without the mark of UTF-16 it takes text for the system's code page
 
 
 def copy_by_program(text: str) -> None:
@@ -30,8 +27,6 @@ def _commands() -> Iterator[list[str]]:
         return
     if sys.platform == "darwin":
         yield ["pbcopy"]
-    if sys.platform == "win32":
-        yield [_CLIP]
     if os.environ.get("WAYLAND_DISPLAY"):
         yield ["wl-copy", "--type", "text/plain"]  # by itself it takes JSON for no text
     if os.environ.get("DISPLAY"):
@@ -45,7 +40,7 @@ def _pipe(commands: Iterable[Sequence[str]], text: str) -> None:
         with suppress(OSError, subprocess.CalledProcessError):
             subprocess.run(  # noqa: S603 - the system's program
                 command,
-                input=text.encode("utf-16" if command[0] == _CLIP else "utf-8", "replace"),
+                input=text.encode(errors="replace"),
                 check=True,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
