@@ -101,7 +101,11 @@ def test_a_good_machine_has_no_findings() -> None:
             "NVIDIA card",
             '$env:CMAKE_ARGS="-DGGML_CUDA=on"; uv',
         ),
-        ({"cards": ("nvidia",), "compilers": ("clang",)}, "CUDA toolkit first", CUDA),
+        (
+            {"cards": ("nvidia",), "compilers": ("clang",)},
+            "toolkit, then run localspec doctor again)",
+            CUDA,
+        ),
         ({"cards": ("apple",), "system": "darwin"}, "without Metal", "-DGGML_METAL=on"),
         (
             {"cards": ("amd",)},
@@ -183,6 +187,7 @@ def test_what_is_wrong_is_said_with_what_helps(
         ({"amx_left_out": True}, {"-DGGML_NATIVE=off", "-DGGML_AVX512=on"}),
         ({"features": ("avx512f",)}, {"-DGGML_NATIVE=on"}),
         ({"features": ("avx512f",), "amx_left_out": True}, {"-DGGML_NATIVE=off"}),
+        ({"features": ("avx512f", "amx_int8")}, {"-DGGML_NATIVE=off", "-DGGML_AVX512=on"}),
     ],
 )
 @pytest.mark.parametrize("clone", [True, False])
@@ -191,7 +196,9 @@ def test_a_new_build_has_what_the_present_one_has(
 ) -> None:
     backends = ("CUDA", "RPC", "CPU")
     facts = replace(GOOD, devices=(CARD,), backends=backends, project=clone, **what)
-    for finding in findings(facts):
+    found = findings(facts)
+    assert found
+    for finding in found:
         words = finding.remedy.partition('"')[2].partition('"')[0].split()
         assert {"-DGGML_CUDA=on", "-DCMAKE_CXX_COMPILER=clang++", *flags} <= set(words)
         assert ("-DGGML_RPC=on" in words) is not clone
@@ -207,7 +214,7 @@ def test_cuda_is_found_where_its_packages_put_it(
         monkeypatch.setattr(module, "NVCC", tmp_path / "nvcc")
     assert facts._compilers() == (str(tmp_path / "nvcc"),)
     (card,) = findings(replace(GOOD, cards=("nvidia",), compilers=facts._compilers()))
-    assert "toolkit first" not in card.what
+    assert "toolkit" not in card.what
     assert f'"-DGGML_CUDA=on -DCMAKE_CUDA_COMPILER={tmp_path / "nvcc"}" uv sync' in card.remedy
     page = (Path(__file__).parent.parent / "docs/install.md").read_text("utf-8")
     assert "`-DGGML_CUDA=on -DCMAKE_CUDA_COMPILER=/usr/local/cuda/bin/nvcc`" in page
@@ -232,11 +239,20 @@ def test_a_build_by_a_compiler_that_came_for_it_alone_needs_no_clang() -> None:
     assert "clang" not in card.remedy
 
 
-def test_workers_cost_no_build_its_card(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_without_amx_is_a_good_one() -> None:
+    assert findings(replace(GOOD, features=("avx2", "amx_int8"))) == []
+
+
+def test_workers_cost_no_build_its_card_or_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rpc, "backends", lambda: ("CUDA", "CPU"))
+    monkeypatch.setattr(rpc, "compiler", lambda: "Clang 16.0.6")
+    monkeypatch.setattr(rpc.shutil, "which", lambda name: name)
+    monkeypatch.setattr(hardware, "repacking_works", lambda: True)
+    monkeypatch.setattr(hardware, "cpuinfo", lambda _: "avx512f amx_int8")
     with pytest.raises(EngineError) as refused:
         rpc._function("no_such_function")
-    assert "-DGGML_CUDA=on -DGGML_RPC=on" in refused.value.remedy
+    kept = {"-DGGML_CUDA=on", "-DCMAKE_CXX_COMPILER=clang++", "-DGGML_NATIVE=off"}
+    assert kept <= {*refused.value.remedy.partition('"')[2].partition('"')[0].split()}
 
 
 @pytest.mark.skipif(os.name == "nt", reason="PowerShell has other rules")

@@ -20,6 +20,7 @@ import psutil
 
 from localspec import __version__, machine
 from localspec.engine.llama import (
+    AMX,
     BUSY,
     LOOK_S,
     RPC,
@@ -44,7 +45,7 @@ NVCC = Path("/usr/local/cuda/bin/nvcc")
 _MOST_CARDS = 16
 _MOST_READ = 1 << 28
 _LEAST_READ = 1 << 24
-_WANTED = {"avx2": "avx2", "fma": "fma", "f16c": "f16c", "avx512f": "avx512"}
+_WANTED = {"avx2": "avx2", "fma": "fma", "f16c": "f16c", "avx512f": "avx512", AMX: AMX}
 """Instruction sets that matter to llama.cpp: Linux's names to llama.cpp's names."""
 
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from localspec import formats
 from localspec.doctor.facts import NVCC, MachineFacts, machine_facts
-from localspec.engine.llama import GPU_FLAGS, RPC, kept_flags
+from localspec.engine.llama import AMX, CLANG, GPU_FLAGS, RPC, kept_flags
 from localspec.engine.llama.platform.rpc import SLOW_ANSWER_S
 from localspec.errors import rebuilds
 
@@ -49,26 +49,16 @@ def findings(facts: MachineFacts) -> list[Finding]:
     ]
 
 
-# What every processor with AMX has besides: measured on a Xeon (docs/measurements/README.md).
-_WITHOUT_AMX = (
-    "-DGGML_NATIVE=off",
-    *(f"-DGGML_{name}=on" for name in ("AVX512", "AVX512_VBMI", "AVX512_VNNI", "AVX512_BF16")),
-)
-_CLANG = ("-DCMAKE_C_COMPILER=clang", "-DCMAKE_CXX_COMPILER=clang++")
-
-
 def rebuild(facts: MachineFacts, *flags: str) -> str:
     """The command that recompiles llama.cpp with flags for CMake, in this platform's shell.
 
-    It keeps what the present build has, and leaves out what crashes in it: otherwise the command of
-    one finding would undo that of another.
+    It keeps the present build's cards, and Clang where it is installed, and leaves out AMX:
+    otherwise the command of one finding would undo that of another.
     """
     # In a clone uv asks for RPC by itself.
-    kept = kept_flags([name for name in facts.backends if name != RPC or not facts.project])
-    if facts.compiler.startswith("Clang") and _has_clang(facts):
-        kept += _CLANG
-    if facts.amx_left_out:
-        kept += _WITHOUT_AMX
+    names = [name for name in facts.backends if name != RPC or not facts.project]
+    clang = facts.compiler.startswith("Clang") and _has_clang(facts)
+    kept = kept_flags(names, clang=clang, amx=_has_amx(facts))
     every = dict.fromkeys((*kept, *flags))
     if GPU_FLAGS["CUDA"] in every and str(NVCC) in facts.compilers:
         every[f"-DCMAKE_CUDA_COMPILER={NVCC}"] = None
@@ -104,7 +94,7 @@ def _graphics(facts: MachineFacts) -> Remarks:
         )
     elif "nvidia" in facts.cards:
         here = {"nvcc", str(NVCC)} & {*facts.compilers}
-        first = "" if here else " (install NVIDIA's CUDA toolkit first)"
+        first = "" if here else " (install NVIDIA's CUDA toolkit, then run localspec doctor again)"
         yield (
             f"there is an NVIDIA card, but llama.cpp was built for the CPU alone{first}",
             rebuild(facts, "-DGGML_CUDA=on"),
@@ -122,12 +112,17 @@ def _used(facts: MachineFacts) -> list[str]:
 
 
 def _instructions(facts: MachineFacts) -> Remarks:
-    unused = [name for name in facts.features if name not in facts.built_for]
+    unused = [name for name in facts.features if name not in (*facts.built_for, AMX)]
     if unused:
         yield (
             f"the processor has {', '.join(unused)}, llama.cpp was built without",
-            rebuild(facts, *(() if facts.amx_left_out else ("-DGGML_NATIVE=on",))),
+            rebuild(facts, *(() if _has_amx(facts) else ("-DGGML_NATIVE=on",))),
         )
+
+
+def _has_amx(facts: MachineFacts) -> bool:
+    """Whether the processor has AMX, also where the present build leaves it out already."""
+    return facts.amx_left_out or AMX in facts.features
 
 
 def _slow_compiler(facts: MachineFacts) -> bool:
@@ -145,7 +140,7 @@ def _compiled(facts: MachineFacts) -> Remarks:
         yield (
             f"llama.cpp was compiled by {facts.compiler}: compiled by Clang it checks four tokens"
             f" in about five sixths of the time{first}",
-            rebuild(facts, *_CLANG),
+            rebuild(facts, *CLANG),
         )
 
 
@@ -215,7 +210,7 @@ def _notes(facts: MachineFacts) -> Remarks:
             "the processor's matrix unit (AMX) is left out, as llama.cpp's kernels for it crash in"
             " some builds, and with it the rearranging of weights: a build without AMX writes a"
             " token in about three quarters of the time, and reads prompts a fifth more slowly",
-            rebuild(facts, *(_CLANG if _slow_compiler(facts) and _has_clang(facts) else ())),
+            rebuild(facts, *(CLANG if _slow_compiler(facts) and _has_clang(facts) else ())),
         )
     if facts.address_space is not None:
         yield (

@@ -7,6 +7,8 @@ from localspec.engine.llama.heads.head import Head
 from localspec.engine.llama.heads.shared_head import SharedHead, head_of
 from localspec.engine.llama.model import Model, shown_name
 from localspec.engine.llama.platform.hardware import (
+    AMX,
+    CLANG,
     GPU_FLAGS,
     RPC,
     backends,
@@ -27,7 +29,9 @@ from localspec.engine.llama.requantise import write_q8_0
 from localspec.engine.llama.thread_controller import BUSY, LOOK_S, busy_cores, too_busy
 
 __all__ = [
+    "AMX",
     "BUSY",
+    "CLANG",
     "GPU_FLAGS",
     "LOOK_S",
     "RPC",

@@ -19,7 +19,7 @@ from localspec.engine.llama.library import ggml_library, lib, library_folder, ll
 from localspec.engine.llama.log import start_backend
 from localspec.engine.record.stats import DeviceMemory
 from localspec.errors import UsageError
-from localspec.machine import physical, processor_name, processors, text_of
+from localspec.machine import cpuinfo, physical, processor_name, processors, text_of
 
 _CPU, _GPU, _INTEGRATED_GPU = 0, 1, 2  # enum ggml_backend_dev_type
 RPC = "RPC"
@@ -35,6 +35,18 @@ GPU_FLAGS: Final = {
     "SYCL": "-DGGML_SYCL=on",
 }
 """llama.cpp's backends for graphics cards, and the flags for CMake that build them."""
+
+CLANG: Final = ("-DCMAKE_C_COMPILER=clang", "-DCMAKE_CXX_COMPILER=clang++")
+"""The flags for CMake with which Clang compiles."""
+
+AMX: Final = "amx_int8"
+"""Linux's name, and llama.cpp's in capitals, of the matrix unit of Xeon processors."""
+
+# What every processor with AMX has besides: measured on a Xeon (docs/measurements/README.md).
+_WITHOUT_AMX: Final = (
+    "-DGGML_NATIVE=off",
+    *(f"-DGGML_{name}=on" for name in ("AVX512", "AVX512_VBMI", "AVX512_VNNI", "AVX512_BF16")),
+)
 
 _HANDLE, _NUMBER, _TEXT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
 _NUMBER_P = ctypes.POINTER(_NUMBER)
@@ -128,10 +140,24 @@ def backends() -> tuple[str, ...]:
     return tuple(_said(library.reg_name(handle)) for handle in handles)
 
 
-def kept_flags(names: Sequence[str]) -> list[str]:
-    """The flags for CMake with which a new build has the backends `names`, too."""
+def kept_flags(names: Sequence[str], *, clang: bool, amx: bool) -> list[str]:
+    """The flags for CMake with which a new build has the present one's backends and compiler.
+
+    AMX is left out (see `repacking_works`), also where the present build leaves it out already.
+
+    Args:
+        names: the present build's backends.
+        clang: whether Clang compiled it, and is installed.
+        amx: whether the processor has AMX.
+    """
     flags = GPU_FLAGS | {RPC: "-DGGML_RPC=on"}
-    return [flag for key, flag in flags.items() if any(name.startswith(key) for name in names)]
+    kept = [flag for key, flag in flags.items() if any(name.startswith(key) for name in names)]
+    return [*kept, *(CLANG if clang else ()), *(_WITHOUT_AMX if amx else ())]
+
+
+def has_amx() -> bool:
+    """Whether the processor has AMX; where the system does not tell, whether llama.cpp uses it."""
+    return AMX in cpuinfo("flags").split() or not repacking_works()
 
 
 def repacking_works() -> bool:
@@ -142,7 +168,7 @@ def repacking_works() -> bool:
     ggml-org/llama.cpp, pull request 26954).
     """
     start_backend()  # otherwise messages about devices reach the terminal
-    return b"AMX_INT8 = 1" not in lib.llama_print_system_info()
+    return f"{AMX.upper()} = 1".encode() not in lib.llama_print_system_info()
 
 
 def devices() -> tuple[DeviceMemory, ...]:

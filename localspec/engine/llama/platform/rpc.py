@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import ipaddress
 import os
+import shutil
 import socket
 import struct
 import threading
@@ -26,9 +27,11 @@ from localspec.engine.llama.platform.hardware import (
     RPC,
     backends,
     build,
+    compiler,
     device_list,
     devices,
     ggml,
+    has_amx,
     kept_flags,
     unwrapped,
 )
@@ -238,7 +241,9 @@ def _function(name: str) -> int:
     backend = ggml().reg_by_name(RPC.encode())
     address = backend and ggml().reg_get_proc_address(backend, f"ggml_backend_rpc_{name}".encode())
     if not address:
-        command = rebuild(*kept_flags(backends()), "-DGGML_RPC=on")
+        clang = compiler().startswith("Clang") and shutil.which("clang") is not None
+        kept = kept_flags(backends(), clang=clang, amx=has_amx())
+        command = rebuild(*kept, "-DGGML_RPC=on")
         raise EngineError(
             "this build of llama.cpp has no RPC backend",
             f"Do without workers, or build it anew: {command}",
