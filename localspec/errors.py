@@ -284,7 +284,8 @@ def rebuilds(version: str, *flags: str, clone: bool, windows: bool) -> str:
     build = "uv sync --inexact --no-cache --reinstall-package llama-cpp-python"
     if of_wheel:
         # uv's lock file, which only an upgrade changes, knows that version as wheels alone.
-        build += " --no-binary-package llama-cpp-python --upgrade-package llama-cpp-python"
+        build += " --no-binary-package llama-cpp-python"
+        build += f" --upgrade-package llama-cpp-python=={version}"
     if not clone:
         build = installs(
             "--force-reinstall --no-deps --no-cache-dir"

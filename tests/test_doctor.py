@@ -638,12 +638,17 @@ def test_a_clone_goes_back_from_a_wheel_to_the_source_and_keeps_what_it_built(
     exec(_BACKEND, made)
     made["build_wheel"](folder, version="0.3.36+localspec.1")
     system = '[build-system]\nrequires = []\nbuild-backend = "made"\nbackend-path = ["."]\n'
-    about = _PROJECT.format(name="llama-cpp-python", version="0.3.36", needs=[])
-    with tarfile.open(folder / "llama_cpp_python-0.3.36.tar.gz", "w:gz") as archive:
-        for name, text in (("pyproject.toml", about + system), ("made.py", _BACKEND)):
-            entry = tarfile.TarInfo(f"llama_cpp_python-0.3.36/{name}")
-            entry.size = len(text)
-            archive.addfile(entry, BytesIO(text.encode()))
+
+    def publish(version: str) -> None:
+        about = _PROJECT.format(name="llama-cpp-python", version=version, needs=[])
+        backend = _BACKEND.replace("0.3.36", version)
+        with tarfile.open(folder / f"llama_cpp_python-{version}.tar.gz", "w:gz") as archive:
+            for name, text in (("pyproject.toml", about + system), ("made.py", backend)):
+                entry = tarfile.TarInfo(f"llama_cpp_python-{version}/{name}")
+                entry.size = len(text)
+                archive.addfile(entry, BytesIO(text.encode()))
+
+    publish("0.3.36")
     needs = ["llama-cpp-python>=0.3.36"]
     (clone / "pyproject.toml").write_text(_PROJECT.format(name="clone", version="1", needs=needs))
     # Without the settings of these tests' own environment, which uv would change.
@@ -655,6 +660,7 @@ def test_a_clone_goes_back_from_a_wheel_to_the_source_and_keeps_what_it_built(
     for command, version in (("uv sync", "0.3.36+localspec.1"), (back, "0.3.36")):
         subprocess.run(shlex.split(command), cwd=clone, env=settings, check=True, timeout=60)
         assert [*clone.glob(f".venv/**/llama_cpp_python-{version}.dist-info")]
+        publish("0.3.37")  # from then on: nothing asks for it
     monkeypatch.setattr(errors, "in_clone", lambda: True)
     (built,) = clone.glob(".venv/**/llama_cpp_python-0.3.36.dist-info")
     (built / "INSTALLER").write_text("this one")
