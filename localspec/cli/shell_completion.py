@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from click import Command
-from click.shell_completion import get_completion_class
+from click.shell_completion import ShellComplete, get_completion_class
 
 from localspec import private
 from localspec.errors import LocalspecError, UsageError
@@ -52,7 +52,8 @@ def install(shell: str, command: Command, variable: str) -> str:
         )
     if shell == "bash":
         _require_newer()
-    source = made(command, {}, _PROGRAM, variable).source()
+    # That of bash would also judge the first bash of PATH, which may not be the user's shell.
+    source = ShellComplete.source(made(command, {}, _PROGRAM, variable))
     try:
         where = _fish(source) if shell == "fish" else _started(shell, source)
     except OSError as error:
@@ -61,7 +62,7 @@ def install(shell: str, command: Command, variable: str) -> str:
             "Make the home folder writable.",
         ) from None
     done = f"{shell} completes localspec from its next start on ({where})"
-    return done if _found() else f"{done}; add {Path(sys.executable).parent} to its PATH first"
+    return done if _found() else f"{done}, once localspec is on its PATH"
 
 
 def _require_newer() -> None:
