@@ -415,6 +415,14 @@ async def test_a_tool_of_a_server_that_is_off_is_switched_in_the_file(tmp_path: 
         await chat.until(lambda: "there is no server fils" in chat.transcript())
 
 
+async def test_a_server_that_waits_for_a_model_is_not_called_off(tmp_path: Path) -> None:
+    async with with_tools(tmp_path) as (chat, _, tools):
+        tools.known.clear()  # as before the first model is loaded
+        await chat.send("/mcp off files raed")
+        await chat.until(lambda: "The name was not checked" in chat.transcript())
+        assert "The server is off" not in chat.transcript()
+
+
 async def test_every_session_is_told_of_the_tools(tmp_path: Path) -> None:
     async with with_tools(tmp_path) as (chat, _, tools):
         info = chat.app.session

@@ -42,13 +42,21 @@ def mcp(servers: ToolServers, argument: str) -> None:
             _switch(servers, name, on=word == "on")
         case (("on" | "off"), [name, tool]):
             servers.switch_tool(name, tool, on=word == "on")
-            starts = f"The server is off: /mcp on {shlex.quote(name)} starts it."
-            remedy = "" if name in servers.known else starts
-            _say(servers, f"{name}: {tool} is {word}", remedy)
+            _say(servers, f"{name}: {tool} is {word}", _unchecked(servers, name))
         case _:
             if word in _TAKES:
                 raise UsageError(f"/mcp {word} needs {_TAKES[word]}", _WAYS)
             raise UsageError(f"/mcp cannot do “{one_line(argument, 60)}”", _WAYS)
+
+
+def _unchecked(servers: ToolServers, name: str) -> str:
+    """The sentence on a switched tool of a server whose tools are not known; else empty."""
+    known = servers.known.get(name)
+    if known is not None and known.tools:
+        return ""
+    off = servers.settings(name).disabled
+    starts = f" The server is off: /mcp on {shlex.quote(name)} starts it." if off else ""
+    return f"The name was not checked: the tools of {name} are not known now.{starts}"
 
 
 def _names(argument: str, rest: str) -> list[str]:
