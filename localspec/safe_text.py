@@ -126,7 +126,7 @@ def save_as_utf8() -> str:
     """The sentence on text in another encoding; Windows has no program that converts it."""
     if os.name == "nt":
         return "Save it as UTF-8."
-    return "Save it as UTF-8, or convert it: iconv -f LATIN1 -t UTF-8"
+    return "Save it as UTF-8, or convert it, from Latin-1 for example: iconv -f LATIN1 -t UTF-8"
 
 
 def decoded_without_zeros(raw: bytes) -> str:

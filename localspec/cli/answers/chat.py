@@ -89,7 +89,8 @@ def _without_terminal() -> str:
     if os.name != "nt":
         return "Without one, use: localspec run -p TEXT, or localspec run < FILE."
     if "MSYSTEM" in os.environ:  # Git Bash, whose own window is a pipe to other programs
-        return "Start it in Windows Terminal, or: winpty localspec chat"
+        way = "Start it in Windows Terminal, or: winpty localspec chat"
+        return f"{way}; without a terminal: localspec run -p TEXT"
     return "Without one, use: localspec run -p TEXT"  # PowerShell refuses <
 
 
