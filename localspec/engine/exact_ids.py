@@ -8,6 +8,10 @@ from typing import Protocol
 class Vocabulary(Protocol):
     """Turns tokens into text, and text into tokens."""
 
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        """All that ends generation."""
+
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """The bytes of a token; control tokens are empty unless `special`."""
 

@@ -31,6 +31,10 @@ class StubModel:
     def piece(self, token: int, *, special: bool = False) -> bytes:
         return b"<%d>" % token
 
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        return self.ends
+
 
 class Letters(StubModel):
     """A vocabulary of strings; the tokenizer takes the longest one that fits."""
@@ -54,10 +58,6 @@ class Letters(StubModel):
     def piece(self, token: int, *, special: bool = False) -> bytes:
         found: bytes = self.known[token]  # type: ignore[attr-defined]
         return found
-
-    @property
-    def end_tokens(self) -> frozenset[int]:
-        return self.ends
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         ids: list[int] = []

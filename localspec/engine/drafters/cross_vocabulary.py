@@ -38,10 +38,6 @@ class Tokenizer(Vocabulary, Protocol):
     def end(self) -> int | None:
         """What ends a turn."""
 
-    @property
-    def end_tokens(self) -> frozenset[int]:
-        """All that ends generation."""
-
     def is_end(self, token: int) -> bool:
         """Whether `token` ends generation."""
 

@@ -6,7 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, takewhile
+from itertools import accumulate
 
 from localspec.drafter_names import CROSS_VOCABULARY
 from localspec.engine.cancel import Cancel
@@ -17,7 +17,7 @@ from localspec.engine.drafters.proposer import (
     GuessView,
     Proposer,
     argmax_proposer,
-    banned,
+    banned_ends,
 )
 from localspec.engine.drafters.protocol import Capabilities, Proposal
 from localspec.engine.drafters.steps import Excerpt, read, write
@@ -46,9 +46,9 @@ class CrossVocabularyDrafter:
     """Drafts with a small model that has another vocabulary.
 
     It reads the text in its own tokens. Where the rule asks for the best guess, it writes text with
-    its whole vocabulary, and the target's tokenizer cuts that text (SLEM), up to a token that may
-    not be taken. Where its distribution counts, it chooses among the tokens that both vocabularies
-    have (TLI, 2502.05202). Of a long text it reads the end or all, as the plan wants.
+    its whole vocabulary, and the target's tokenizer cuts that text (SLEM). Where its distribution
+    counts, or tokens other than ends are forbidden, it chooses among the tokens that both
+    vocabularies have (TLI, 2502.05202). Of a long text it reads the end or all, as the plan wants.
     """
 
     capabilities = Capabilities(own_vocabulary=True)
@@ -85,7 +85,8 @@ class CrossVocabularyDrafter:
         """
         self.context.watch(cancel)
         self._cancel = cancel
-        self._proposer, self._banned = proposer, banned(proposer)
+        self._proposer = proposer
+        self._banned = banned_ends(proposer, self._vocabularies.target.vocabulary.end_tokens)
         self._begun = True
         self._prompt = len(tokens) - answered
         if anew:
@@ -225,7 +226,7 @@ class CrossVocabularyDrafter:
         cut = both.followed(tokens, both.draft.text(written[: -1 if ends else None]))
         if ends and both.target.vocabulary.end is not None:
             cut.append(both.target.vocabulary.end)
-        return list(takewhile(lambda token: token not in (self._banned or ()), cut))
+        return cut
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
         """Note what was accepted; rejected tokens go when the text is spelled next."""

@@ -132,11 +132,15 @@ class BestProposer:
         return ArgmaxView(int(self.best.along(logits, tokens, drafted).ids[0]), logits)
 
 
-def banned(proposer: Proposer) -> frozenset[int] | None:
-    """The tokens that it never proposes, if it proposes the most probable other one; else None."""
+def banned_ends(proposer: Proposer, ends: frozenset[int]) -> frozenset[int] | None:
+    """Those of `ends` that it never proposes, if it always proposes the most probable other token.
+
+    None if it may also propose a less probable one.
+    """
     if proposer is argmax_proposer:
         return frozenset()
-    return proposer.best.banned if isinstance(proposer, BestProposer) else None
+    found = proposer.best.banned if isinstance(proposer, BestProposer) else None
+    return found if found is not None and found <= ends else None
 
 
 Agreement: TypeAlias = Callable[[Dist, Dist], float]

@@ -62,7 +62,8 @@ def _drafted_again(
     tokens = record.tokens[: made.position]
     own, copied = made.drafted[: made.own], made.drafted[made.own :]
     drafter = engine.drafters.get(made.figures.drafter)
-    if drafter is None or not own or not can_record(drafter, passes.proposer):
+    target = engine.target.model
+    if drafter is None or not own or not can_record(drafter, passes.proposer, target):
         return Draft(own).followed_by(copied)
     if drafter.capabilities.listener is not None:
         _show(engine, drafter, record, made, cancel)

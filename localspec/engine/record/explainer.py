@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from localspec.drafter_names import LOOKUP
-from localspec.engine.drafters.proposer import Proposer, View, banned
+from localspec.engine.drafters.proposer import Proposer, View, banned_ends
 from localspec.engine.drafters.protocol import Drafter
 from localspec.engine.exact_ids import Vocabulary
 from localspec.engine.record.explanation import (
@@ -94,9 +94,10 @@ class _Forced:
         return self.view.chance(p)
 
 
-def can_record(drafter: Drafter, proposer: Proposer) -> bool:
+def can_record(drafter: Drafter, proposer: Proposer, target: Vocabulary) -> bool:
     """Whether the drafter's passes propose the target's tokens, and not text that is cut later."""
-    return not (drafter.capabilities.own_vocabulary and banned(proposer) is not None)
+    writes_text = banned_ends(proposer, target.end_tokens) is not None
+    return not (drafter.capabilities.own_vocabulary and writes_text)
 
 
 def before_choice(logits: Logits, token: int, word: TokenText) -> TokenProbabilities:

@@ -155,7 +155,8 @@ class RoundRecorder:
 
     def _begin_with(self, proposer: Proposer) -> list[Drafter]:
         """Have all drafters that can be recorded use `proposer`; return these."""
-        able = [each for each in self._drafters.values() if can_record(each, self._how.proposer)]
+        own, target = self._how.proposer, self._model
+        able = [each for each in self._drafters.values() if can_record(each, own, target)]
         for drafter in able:
             told, written = self._record.tokens, self._record.written
             drafter.begin(told, proposer, self._cancel, answered=written)
