@@ -506,8 +506,20 @@ def test_text_that_the_plan_does_not_keep_is_looked_at() -> None:
             return 1
 
     done = of_pairs(lambda: First(Calibration(), [1.0] * 26, 0.0, 0.1, drafter=CROSS_VOCABULARY))
-    assert (done.draft_passes, done.drafted, done.accepted) == (3, 2, 2)
-    assert (len(done.confidences), len(done.chances)) == (5, 3)
+    assert (done.draft_passes, done.drafted, done.accepted) == (3, 1, 1)
+    assert (len(done.confidences), len(done.chances)) == (5, 2)
+
+
+@pytest.mark.parametrize("cheap", [3, 6, 8])
+def test_no_pass_is_longer_than_the_plan_has_priced(cheap: int) -> None:
+    """One pass of the draft brings two tokens of the target, whose passes are dear at a length."""
+    times = [1.0] * (cheap + 1) + [99.0] * 9
+
+    def planned() -> StoppingPlan:
+        return StoppingPlan(Calibration(), times, 0.0, 0.5, drafter=CROSS_VOCABULARY)
+
+    done = of_pairs(planned, times=9)
+    assert done.drafted == done.accepted == cheap - 1 < done.gamma
 
 
 @pytest.mark.parametrize(("gamma", "passes"), [(1, 1), (2, 1), (3, 2), (4, 2), (9, 5)])
@@ -530,6 +542,17 @@ def test_copies_are_priced_after_the_tokens_of_the_target() -> None:
     plan = StoppingPlan(Calibration(), [1.0] * 6, 0.0, 0.1, copying=copying)
     assert plan.wants_token(0.9, must_verify=False)
     assert [plan.copies([0.9], drafted) for drafted in (1, 2)] == [0, 1]
+
+
+def test_text_that_the_target_cannot_say_makes_no_copy_less_likely() -> None:
+    """What was guessed counts only where it is submitted."""
+    copying = Copying(Survival(), [1.0, 1.0, 1.3, 9.0, 9.0, 9.0], [1.0] * 6, 0.5)
+    plan = StoppingPlan(Calibration(), [1.0] * 6, 0.0, 0.5, copying=copying)
+    for _ in range(3):
+        assert plan.wants_token(0.5, must_verify=False)
+    assert plan.copies([0.9], 0) == 0
+    plan.recount([])
+    assert (plan.keep(), plan.copies([0.9], 0)) == (0, 1)
 
 
 def test_text_is_written_where_only_the_end_is_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:

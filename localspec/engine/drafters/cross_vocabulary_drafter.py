@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -169,13 +168,13 @@ class CrossVocabularyDrafter:
             limit=limit,
             ends=lambda drafted: both.target.vocabulary.is_end(drafted[-1]),
         )
-        return Proposal(self.name, draft.cut(plan.keep()), views, confidences)
+        return Proposal(self.name, draft, views, confidences)
 
     def _text(self, logits: Logits, tokens: Sequence[int], plan: Plan, limit: int) -> Proposal:
         """Write text, and cut it as the target would.
 
-        The plan counts the model's tokens. What is proposed are the target's tokens that begin in
-        the text of those it keeps, up to its limit; a text of that length ends the draft.
+        While it grows the plan counts the model's tokens, then those that were cut: the target's
+        pass takes what these cost. A text of as many as the plan's limit ends the draft.
         """
         target, draft = self._vocabularies.target, self._vocabularies.draft
         endless = target.vocabulary.end in (self._banned or ())
@@ -204,17 +203,16 @@ class CrossVocabularyDrafter:
             ends=full,
         )
         text = written.tokens
-        kept = sum(draft.lengths(text[: plan.keep()]))
         if not text and views:  # the policy also learns from a guess that was too unsure
             text = (views[0].pick()[0],)
-        cut = self._cut(tokens, text)
-        ours = target.lengths(cut)
-        sure = _shares(confidences, draft.lengths(text), ours)[: plan.limit]
-        begun = bisect_left([*accumulate(ours, initial=0)], kept)
+        cut = self._cut(tokens, text)[: plan.limit]
+        sure = _shares(confidences, draft.lengths(text), target.lengths(cut))
+        if written.tokens:
+            plan.recount(sure)
         return Proposal(
             self.name,
-            Draft(tuple(cut[: min(begun, plan.limit)])),
-            [TextView(token, each) for token, each in zip(cut, sure, strict=False)],
+            Draft(tuple(cut) if written.tokens else ()),
+            [TextView(token, each) for token, each in zip(cut, sure, strict=True)],
             sure if confidences else (),
             passes=len(views),
         )

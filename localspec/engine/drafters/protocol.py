@@ -90,7 +90,8 @@ class Capabilities:
             does not need it.
         ahead: reads while the target decodes; None if the drafter waits.
         own_vocabulary: whether its tokens are not the target's. Its best guesses are then text,
-            which is cut into the target's tokens after its passes.
+            which it cuts into the target's tokens after its passes, `plan.limit` at most; these it
+            has the plan count anew (`Plan.recount`).
     """
 
     listener: Listener | None = None
@@ -133,6 +134,8 @@ class Drafter(Protocol):
 
     def propose(self, tokens: Sequence[int], plan: Plan, path: tuple[int, ...] = ()) -> Proposal:
         """Propose tokens that may follow `tokens`, as many as the plan wants.
+
+        The engine submits as many of them as `plan.keep` then says.
 
         Args:
             tokens: the whole sequence.

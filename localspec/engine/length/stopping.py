@@ -94,6 +94,9 @@ class Plan:
         """How many of the added tokens to verify, at least those that must be."""
         return self.limit
 
+    def recount(self, confidences: Sequence[float]) -> None:
+        """Count the draft anew, as tokens with these confidences: its text was cut into them."""
+
     def copies(self, confidences: Sequence[float], drafted: int) -> int:  # noqa: ARG002 - none
         """How many copied tokens with these confidences to add after `drafted` tokens."""
         return 0
@@ -155,14 +158,15 @@ class StoppingPlan(Plan):
         self._rate = rate
         self._back = rate * rereads  # times T(n): the cost if token n is the first rejected one
         self._step = rate * step  # in tokens
-        self._drafted = 0
-        self._chain = 1.0  # S_n
-        self._gain = 1.0  # 1 + S_1 + ... + S_n, less the expected rollback
         self._next = calibration.mean  # acceptance expected at the next position
-        self._floor = 1.0 - rate * times[1]
-        self._kept = 0
-        self._kept_chain = 1.0
         self._copying = copying
+        self._begin()
+
+    def _begin(self) -> None:
+        self._drafted = self._kept = 0
+        self._chain = self._kept_chain = 1.0  # S_n, and of the tokens that are kept
+        self._gain = 1.0  # 1 + S_1 + ... + S_n, less the expected rollback
+        self._floor = 1.0 - self._rate * self._times[1]
 
     @property
     def aim(self) -> int:
@@ -194,20 +198,24 @@ class StoppingPlan(Plan):
         """Whether the token is worth verifying, now that the pass has shown its confidence."""
         accepted = self._calibration.acceptance(confidence)
         follows = self._calibration.next_after(accepted)
-        n = self._drafted + 1
         chain, gain, here = self._with(accepted)
         if here <= self._floor:
-            ahead = self._ahead(n, chain, gain, follows) - self._step
+            ahead = self._ahead(self._drafted + 1, chain, gain, follows) - self._step
             if ahead <= self._floor:
                 return False
-        self._drafted, self._chain, self._gain, self._next = n, chain, gain, follows
-        if here > self._floor or must_verify:
-            self._floor, self._kept, self._kept_chain = here, n, chain
+        self._next = follows
+        self._add(chain, gain, here, must_verify=must_verify)
         return True
 
     def keep(self) -> int:
         """The best prefix, no shorter than what must be verified."""
         return self._kept
+
+    def recount(self, confidences: Sequence[float]) -> None:
+        """Find the best prefix of these tokens."""
+        self._begin()
+        for confidence in confidences:
+            self._add(*self._with(self._calibration.acceptance(confidence)))
 
     def copies(self, confidences: Sequence[float], drafted: int) -> int:
         """As many as are worth more than the time they add to the verify pass."""
@@ -215,6 +223,12 @@ class StoppingPlan(Plan):
             return 0
         copy = self._copying.best(confidences, drafted, self._kept_chain)
         return copy.length if copy.worth > 0 else 0
+
+    def _add(self, chain: float, gain: float, here: float, *, must_verify: bool = False) -> None:
+        """Add a token, after which S, `_gain` and V are these."""
+        self._drafted, self._chain, self._gain = self._drafted + 1, chain, gain
+        if here > self._floor or must_verify:
+            self._floor, self._kept, self._kept_chain = here, self._drafted, chain
 
     def _with(self, accepted: float) -> tuple[float, float, float]:
         """S, `_gain` and V after one more token with this chance of acceptance."""

@@ -88,9 +88,8 @@ class Round:
     Attributes:
         tokens: emitted ids in order, without an end-of-generation token. Fewer than
             ``accepted + 1`` when the text ended inside the round.
-        gamma: draft length asked for, in tokens of the drafter.
-        drafted: draft length proposed and submitted, in tokens of the target; at most `gamma`,
-            unless the drafter writes text in larger tokens.
+        gamma: draft length asked for.
+        drafted: draft length proposed and submitted, at most `gamma`.
         accepted: drafted tokens that verification accepted, also those cut off after an end.
         draft_s: seconds spent proposing, with what the drafter had to read first.
         verify_s: seconds in the target's decode.

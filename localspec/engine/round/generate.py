@@ -362,9 +362,7 @@ class Engine:
         if guess.tokens:
             same = common_prefix(proposal.draft.tokens, guess.tokens)
             proposal = replace(proposal, agreed=max(0, min(same, len(proposal.views) - 1)))
-        own = proposal.draft
-        if not drafter.capabilities.own_vocabulary:
-            own = own.cut(plan.keep())
+        own = proposal.draft.cut(plan.keep())
         if own.tokens and self.target.model.is_end(own.tokens[-1]):
             return replace(proposal, draft=own)
         more = self._guess(generation, own.tokens)
