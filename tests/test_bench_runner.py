@@ -26,6 +26,7 @@ from localspec.bench.tables import text
 from localspec.chat.events import PromptProgress, RoundText, TurnEnd, TurnEvent
 from localspec.chat.session.pair import LoadedAdapter
 from localspec.chat.session.session import Session
+from localspec.drafter_names import CROSS_VOCABULARY
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.profile import Timing
 from localspec.engine.record.stats import FinishReason
@@ -115,6 +116,15 @@ def test_nothing_is_predicted_from_one_pass_for_a_whole_block(
     report = run(session, request())
     assert bool(report.sweep) is (report.draft_step_s is not None) is (not block)
     assert report.curve
+
+
+def test_nothing_is_predicted_from_passes_over_other_tokens(session: Session) -> None:
+    """One may bring several of the target's."""
+    assert session.pair.draft is not None
+    pair = replace(session.pair, drafts={CROSS_VOCABULARY: session.pair.draft})
+    of_target, of_draft = benchmark._points(SimpleNamespace(pair=pair), Cancel())  # type: ignore[arg-type]
+    assert of_target
+    assert not of_draft
 
 
 def test_every_setting_comes_first_equally_often_in_each_kind(

@@ -30,7 +30,7 @@ from localspec.bench.summarise import curve, middle, rows, speed_over_all, too_s
 from localspec.bench.verdict import disturbance, settled, verdict
 from localspec.chat.session.pair import LoadedPair
 from localspec.chat.session.session import Session
-from localspec.drafter_names import LOOKUP, kind_of
+from localspec.drafter_names import CROSS_VOCABULARY, LOOKUP, kind_of
 from localspec.engine.cancel import Cancel
 from localspec.engine.length.cost import Curve, Points
 from localspec.engine.length.profile import DRAFT_SIZES, TARGET_SIZES, measure
@@ -223,7 +223,8 @@ def _lesser(a: Points, b: Points) -> Points:
 def _points(session: Session, cancel: Cancel) -> tuple[Points, Points]:
     """Seconds of decodes of target and draft by size; empty if they cannot be measured.
 
-    Those of a draft that guesses a block are empty too: no length follows from a token's time.
+    Those of a draft that guesses a block or has other tokens are empty too: no length follows from
+    a pass's time.
     """
     target, draft = session.pair.target, session.pair.draft
     if not target.can_truncate:
@@ -231,7 +232,8 @@ def _points(session: Session, cancel: Cancel) -> tuple[Points, Points]:
     target.watch(cancel)
     twice = (*TARGET_SIZES, *TARGET_SIZES)
     of_target = measure(target, twice, budget=_TARGET_BUDGET, passes=len(twice)).points
-    if draft is None or session.pair.block:
+    translated = kind_of(next(iter(session.pair.drafts), "")) == CROSS_VOCABULARY
+    if draft is None or session.pair.block or translated:
         return of_target, {}
     draft.watch(cancel)
     return of_target, measure(draft, DRAFT_SIZES, budget=_DRAFT_BUDGET, one_row=True).points

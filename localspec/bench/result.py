@@ -257,7 +257,7 @@ class BenchReport:
         arms: the settings; the first decodes without drafting.
         curve: T(n) of the target.
         draft_step_s: one decode of the first draft; None without one, and for one that guesses a
-            block in one pass.
+            block in one pass or whose tokens are not the target's.
         sweep: by draft length, for the first draft; empty where `draft_step_s` is None.
         prompts: how many questions the set has.
         too_long, too_short: names of prompts that did not fit into the context, or whose answers
