@@ -1570,17 +1570,19 @@ OTHERS = {
 """Vocabularies of drafts for a world of a, b and c."""
 
 
-def cross_vocabulary_engine(world: World, pieces: Sequence[str]) -> Engine:
+def cross_vocabulary_engine(
+    world: World, pieces: Sequence[str], target: Sequence[str] = "abc"
+) -> Engine:
     """The production engine over the world, with a cross-vocabulary draft."""
-    ours, theirs = Letters("a", "b", "c"), Letters(*pieces)
+    ours, theirs = Letters(*target), Letters(*pieces)
     seeds = np.random.default_rng(world.seed)
     likes = seeds.normal(scale=1.2, size=(7, 7, len(pieces))).astype(np.float32)
-    target = StubContext(lambda tokens: world.target[tokens[len(PROMPT) :]], ours)
+    known = StubContext(lambda tokens: world.target[tokens[len(PROMPT) :]], ours)
     draft = StubContext(lambda tokens: likes[len(tokens) % 7, tokens[-1] % 7], theirs)
-    for context in (target, draft):
+    for context in (known, draft):
         context.cancel = None
     drafter = CrossVocabularyDrafter(draft, VocabularyMap(ours, theirs))  # type: ignore[arg-type]
-    return Engine(target, drafter)  # type: ignore[arg-type]
+    return Engine(known, drafter)  # type: ignore[arg-type]
 
 
 def cross_vocabulary_distance(
@@ -1589,10 +1591,12 @@ def cross_vocabulary_distance(
     pieces: Sequence[str],
     policy: GammaPolicy,
     monkeypatch: pytest.MonkeyPatch,
+    *,
+    target: Sequence[str] = "abc",
 ) -> tuple[float, set[int]]:
     monkeypatch.setitem(globals(), "PROMPT", LOOPING)
     monkeypatch.setitem(
-        globals(), "world_engine", lambda world: cross_vocabulary_engine(world, pieces)
+        globals(), "world_engine", lambda world: cross_vocabulary_engine(world, pieces, target)
     )
     return engine_distance(replace(world), accept, policy, monkeypatch)
 
@@ -1630,6 +1634,26 @@ def test_another_vocabulary_is_lossless(
     )
     assert off < EXACT
     assert len(lengths) > 1 or chain != "unsure"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("rate", [0, 1.05])
+@pytest.mark.parametrize("banned", [(END,), (1,), (END, 1)])
+def test_another_vocabulary_is_lossless_where_tokens_are_only_forbidden(
+    banned: Tokens, rate: float, temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The draft writes text where only the end is, which the draft has too."""
+    params = SamplingParams(temperature=temperature, logit_bias=dict.fromkeys(banned, -np.inf))
+    off, lengths = cross_vocabulary_distance(
+        World(2, 3, params),
+        Accept.MATCH,
+        ("c", "b", "", "cb", "bc"),
+        CrossVocabularyStopping(rate),
+        monkeypatch,
+        target=("", "b", "c"),
+    )
+    assert off < EXACT
+    assert max(lengths) > 1 or rate or not temperature
 
 
 class NotRenormalised(SamplingProposer):
