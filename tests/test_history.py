@@ -245,9 +245,27 @@ def test_a_word_is_found_whether_its_accents_are_characters_or_not(
     assert one.titles(word)[0] == one.record.header.title
 
 
+@pytest.mark.parametrize(
+    ("word", "other"), [("мой", "мои, прямой, мойка"), ("ёлка", "елка"), ("ή", "η"), ("ǽ", "æ")]
+)
+def test_a_letter_with_an_accent_is_another_one(
+    user: Callable[[], StoreUser], word: str, other: str
+) -> None:
+    one = user()
+    one.turn("q", f"so {other}")
+    assert one.titles(f"{word} so") == []
+    one.turn("q", unicodedata.normalize("NFD", f"A _{word.upper()}_ so"))
+    assert one.titles(f"{word} so") == ["q"]
+    one.record.fresh()
+    one.turn("stress", "so «на́йти»: cafe")
+    assert one.titles("найти café") == ["stress"]
+
+
 def test_a_pasted_page_is_sought_too(user: Callable[[], StoreUser]) -> None:
     one = user()
-    page = " ".join(f"word{number}" for number in range(3000))
+    page = " ".join(f"word{number}" for number in range(6000))
+    one.turn("other", "a")
+    one.record.fresh()
     one.turn("q", page)
     assert one.titles(page) == ["q"]
 

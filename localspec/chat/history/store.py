@@ -18,7 +18,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from os.path import samestat
 from pathlib import Path
-from typing import Any
+from string import ascii_letters
+from typing import Any, Literal
 
 from localspec import private
 from localspec.chat.conversation import RECALL
@@ -80,7 +81,10 @@ _NEWEST = "SELECT max(number) FROM messages m WHERE m.conversation = c.id"
 # The first message of each conversation that a search finds, and the text around its match. They
 # are two queries, so that only the texts that are shown are made.
 _FOUND = (
-    "SELECT conversation, min(rowid) AS number FROM words WHERE words MATCH ? GROUP BY conversation"
+    "SELECT conversation, min(rowid) AS number FROM words WHERE words MATCH :sought"
+    " AND (:apart = '[]' OR rowid IN (SELECT rowid FROM words WHERE words MATCH :composed)"
+    " OR NOT EXISTS (SELECT 1 FROM json_each(:apart) WHERE NOT has(CAST(content AS BLOB), value)))"
+    " GROUP BY conversation"
 )
 _SNIPPETS = (
     "SELECT rowid, snippet(words, 1, '', '', '…', 12) FROM words"
@@ -96,7 +100,7 @@ _INSIDE = re.compile(
 # Bytes, because what SQLite passes as text must be UTF-8, which a damaged file may not hold.
 _FOLDED = "fold(CAST({} AS BLOB))".format
 _ALL_INSIDE = (
-    f"NOT EXISTS (SELECT 1 FROM json_each(?) WHERE instr({_FOLDED('content')}, value) = 0)"  # noqa: S608
+    f"NOT EXISTS (SELECT 1 FROM json_each(:parts) WHERE instr({_FOLDED('content')}, value) = 0)"  # noqa: S608
 )
 _FOUND_INSIDE = (
     "SELECT conversation, min(number) AS number FROM messages"  # noqa: S608
@@ -152,6 +156,7 @@ class Store:
         self._db = sqlite3.connect(place, timeout=_BUSY_S, isolation_level=None, uri=fixed)
         self._db.text_factory = readable
         self._db.create_function("fold", 1, _fold, deterministic=True)
+        self._db.create_function("has", 2, _has, deterministic=True)
         self._db.create_function("extract", 2, _extract, deterministic=True)
         self._file = self._path.stat()
         try:
@@ -355,17 +360,26 @@ class Store:
         whole = words(search)
         terms = [*dict.fromkeys(whole or search.split())]
         parts = [*map(folded, terms)]
-        hits, texts = _FOUND, _SNIPPETS
-        sought = begin = _query(terms or [""])
+        title = f"*{'*'.join(map(glob.escape, parts))}*"
+        most = self._db.getlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH)
+        asked = {
+            "sought": _query(terms or [""], "NFC", "NFD"),
+            "composed": _query(terms or [""], "NFC"),
+            "apart": json.dumps(_apart(terms or [""])),
+            "parts": json.dumps(parts),
+            "title": title if len(title.encode()) <= most else None,  # no title is as long
+            "listed": _LISTED,
+        }
+        hits, texts, begin = _FOUND, _SNIPPETS, asked["sought"]
         if terms and (not whole or any(map(_INSIDE.search, terms))):
-            hits, texts, sought, begin = _FOUND_INSIDE, _EXTRACTS, json.dumps(parts), parts[0]
+            hits, texts, begin = _FOUND_INSIDE, _EXTRACTS, parts[0]
         rows = self._db.execute(
             f"SELECT {_HEADER}, ({_COUNT}), hits.number FROM conversations c"  # noqa: S608
             f" LEFT JOIN ({hits}) hits ON hits.conversation = c.id"
-            f" WHERE deleted IS NULL AND (hits.number OR {_FOLDED('title')} GLOB ?)"
+            f" WHERE deleted IS NULL AND (hits.number OR {_FOLDED('title')} GLOB :title)"
             # Sort by row ids, which only grow; a clock may jump.
-            f" ORDER BY ({_NEWEST}) DESC, updated DESC, c.rowid DESC LIMIT ?",
-            (sought, f"*{'*'.join(map(glob.escape, parts))}*", _LISTED),
+            f" ORDER BY ({_NEWEST}) DESC, updated DESC, c.rowid DESC LIMIT :listed",
+            asked,
         ).fetchall()
         shown = json.dumps([row[7] for row in rows if row[7]])
         around = dict(self._db.execute(texts, (begin, shown)))
@@ -535,13 +549,31 @@ def _is_remote(folder: Path) -> bool:
     return _REMOTE.fullmatch(kind) is not None
 
 
-def _query(terms: Sequence[str]) -> str:
-    """Asks the index for all `terms`, composed or not; the last may be the beginning of a word."""
+def _query(terms: Sequence[str], *forms: Literal["NFC", "NFD"]) -> str:
+    """Asks the index for all `terms`, in any of `forms`; the last may be a word's beginning."""
     asked = [
-        " OR ".join(f'"{unicodedata.normalize(form, term)}"{end}' for form in ("NFC", "NFD"))
+        " OR ".join(dict.fromkeys(f'"{unicodedata.normalize(form, term)}"{end}' for form in forms))
         for term, end in zip(terms, [*[""] * (len(terms) - 1), "*"], strict=True)
     ]
     return " AND ".join(f"({each})" for each in asked)
+
+
+def _apart(terms: Sequence[str]) -> list[str]:
+    """Patterns of terms that are others to the index once their accents are characters.
+
+    It drops such accents, and else only those of Latin letters: й is a letter to it, and и with a
+    breve is an и.
+    """
+    ends = [*[r"(?![^\W_])"] * (len(terms) - 1), ""]
+    return [
+        rf"(?<![^\W_]){re.escape(folded(term))}{end}"
+        for term, end in zip(terms, ends, strict=True)
+        if not all(unicodedata.normalize("NFD", a).startswith((a, *ascii_letters)) for a in term)
+    ]
+
+
+def _has(raw: bytes | None, pattern: str) -> bool:
+    return re.search(pattern, _fold(raw)) is not None
 
 
 def _fold(raw: bytes | None) -> str:
