@@ -1058,6 +1058,26 @@ async def test_what_another_window_fetches_stays_remembered(
         assert pair_pull.recall_wanted() == others
 
 
+@pytest.mark.slow
+async def test_a_fetch_is_remembered_again_once_another_window_has_forgotten_its_own(
+    hub_world: World, target: Repo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pair_jobs, "_NEWS_S", 0.0)
+    others = PullRequest("user/other")
+    async with chatting(Rooms()) as chat:
+        first, last = (hub_world.server.fault("/cdn/", hold_after=64, whole=True) for _ in range(2))
+        first.hold_after = 900_000
+        await chat.send(f"/get {NAME}")
+        await chat.until(lambda: pair_pull.recall_wanted() == PullRequest(NAME), "some of it")
+        pair_pull.remember_wanted(others)
+        pair_pull.forget_wanted(others)
+        first.release.set()
+        await chat.until(lambda: pair_pull.recall_wanted() == PullRequest(NAME), "more of it")
+        last.release.set()
+        await chat.until(lambda: f"{NAME} answers from now on" in chat.transcript(), "the end")
+        assert pair_pull.recall_wanted() is None
+
+
 async def test_another_pair_that_is_fetched_meanwhile_is_not_changed_to() -> None:
     rooms = Rooms()
     async with chatting(rooms) as chat:

@@ -214,11 +214,16 @@ class PairManager(PairJobs):
             self._pull(plan)
 
     def _move(self, progress: PullProgress) -> None:
-        if progress.done and self._getting is not None and self._remembered != self._getting:
-            self._remembered = self._getting
-            # A part has come: a later start goes on with it.
-            pair_pull.remember_wanted(self._getting)
+        told, wanted = self._told, self._getting
         super()._move(progress)
+        if not progress.done or wanted is None:
+            return
+        # A part has come: a later start goes on with it. Another window may have written its own
+        # pair over this one, and forgotten it since.
+        again = self._told > told and pair_pull.recall_wanted() is None
+        if again or self._remembered != wanted:
+            self._remembered = wanted
+            pair_pull.remember_wanted(wanted)
 
     def _fetched(self, name: str) -> None:
         if self._retries.cancel.is_set():  # its last byte was there already
