@@ -374,42 +374,63 @@ def test_a_branch_can_be_read_by_those_who_can_read_the_cache(hub_world: World, 
     assert ref.stat().st_ino == before
 
 
-@pytest.mark.parametrize(
-    ("number", "system", "said"),
-    [
-        (errno.ENOENT, "nt", "too long for Windows.*a short folder such as"),
-        (errno.ENAMETOOLONG, "posix", "too long for this disk.*another disk"),
-        (errno.EACCES, "nt", "cannot be written.*permissions"),
-    ],
-)
-def test_a_name_that_the_system_refuses_is_told_before_a_byte_is_asked_for(
-    hub_world: World, monkeypatch: pytest.MonkeyPatch, number: int, system: str, said: str
-) -> None:
+@pytest.fixture
+def long_name(hub_world: World) -> RemoteFile:
     name = f"{200 * 'w'}.gguf"
     repo = hub_world.server.add("ann/Long-GGUF", {name: ggufs.model()})
     file = RemoteFile(repo.name, repo.commit, name, repo.size(name), repo.etag(name))
     pointer = hub_cache.snapshot_path(file)
-    assert len(str(pointer)) > 259 > len(str(pointer.parent))
+    assert len(str(pointer)) > hub_cache.LONGEST_ON_WINDOWS > len(str(pointer.parent))
+    return file
 
-    def limited(path: Path) -> None:
-        if len(str(path)) > 259:
-            raise OSError(number, os.strerror(number), str(path))
 
-    monkeypatch.setattr(Path, "touch", limited)
-    monkeypatch.setattr(download, "os", SimpleNamespace(**{**vars(os), "name": system}))
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.ENOENT, "too long for Windows.*a short folder such as"),
+        (errno.EACCES, "cannot be written.*permissions"),
+    ],
+)
+def test_a_name_that_windows_refuses_is_told_before_a_byte_is_asked_for(
+    hub_world: World, long_name: RemoteFile, monkeypatch: pytest.MonkeyPatch, number: int, said: str
+) -> None:
+    def limited(path: Path, _: int) -> NoReturn:
+        assert len(str(path)) == len(str(hub_cache.snapshot_path(long_name)))
+        raise OSError(number, os.strerror(number), str(path))
+
+    windows = SimpleNamespace(**{**vars(os), "name": "nt", "O_TEMPORARY": 0, "open": limited})
+    monkeypatch.setattr(hub_cache, "sys", SimpleNamespace(platform="win32"))
+    for module in (hub_cache, download):
+        monkeypatch.setattr(module, "os", windows)
     with pytest.raises(HubError) as refused:
-        download.fetch(file, "main", RetryPolicy(), lambda _: None)
+        download.fetch(long_name, "main", RetryPolicy(), lambda _: None)
     assert re.search(said, f"{refused.value.message} {refused.value.remedy}")
     assert not hub_world.server.seen
 
 
-def test_nothing_is_left_of_a_name_that_was_tried(hub_world: World, repo: Repo) -> None:
-    file = remote(repo)
-    hub_cache.prepare(file)
-    assert [*hub_cache.snapshot_path(file).parent.iterdir()] == []
-    download.fetch(file, "main", RetryPolicy(), lambda _: None)
-    hub_cache.prepare(file)
-    assert [*hub_cache.snapshot_path(file).parent.iterdir()] == [hub_cache.snapshot_path(file)]
+def test_a_name_that_the_disk_refuses_is_told(
+    long_name: RemoteFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def limited(*_: object, **__: object) -> NoReturn:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+
+    monkeypatch.setattr(hub_cache, "publish", limited)
+    with pytest.raises(HubError, match="too long for this disk"):
+        download.fetch(long_name, "main", RetryPolicy(), lambda _: None)
+
+
+def test_a_name_is_tried_only_where_it_may_be_too_long(
+    long_name: RemoteFile, repo: Repo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tried(*_: object) -> NoReturn:
+        raise AssertionError
+
+    monkeypatch.setattr(os, "open", tried)
+    monkeypatch.setattr(Path, "touch", tried)
+    hub_cache.prepare(long_name)
+    monkeypatch.setattr(hub_cache, "sys", SimpleNamespace(platform="win32"))
+    monkeypatch.setattr(hub_cache, "LONGEST_ON_WINDOWS", 4000)
+    hub_cache.prepare(remote(repo))
 
 
 def test_no_room_and_no_file_that_large_are_told_apart(

@@ -10,10 +10,11 @@ import contextlib
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from localspec.errors import HubError, NotOnHub, UsageError
 from localspec.pairs.disk import folders
@@ -25,6 +26,8 @@ from localspec.private import write_whole
 from localspec.safe_text import reason
 
 # ruff: noqa: PLC0415 - importing huggingface_hub takes a second; many commands do not need it
+
+LONGEST_ON_WINDOWS: Final = 259  # characters of a file's path, with its drive, without long paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +178,7 @@ def locked(
 
 
 def prepare(file: RemoteFile) -> None:
-    """Make the cache's folders for `file`, and try its name: Windows refuses one that is too long.
+    """Make the cache's folders for `file`; on Windows, a name that may be too long is tried.
 
     Raises:
         HubError: a link in the cache leads out of it.
@@ -187,10 +190,9 @@ def prepare(file: RemoteFile) -> None:
             raise HubError(f"{folder} is a link that leads out of the cache", "Remove that link.")
         folder.mkdir(parents=True, exist_ok=True)
     pointer = snapshot_path(file)
-    tried = pointer.with_name(f"{pointer.name[:-1]}~")  # as long, and no model to anyone
-    tried.touch()
-    with contextlib.suppress(OSError):  # another pull was faster, or a scanner looks at it
-        tried.unlink()
+    if sys.platform == "win32" and len(str(pointer)) > LONGEST_ON_WINDOWS:
+        tried = pointer.with_name(os.urandom(128).hex()[: len(pointer.name)])
+        os.close(os.open(tried, os.O_CREAT | os.O_TEMPORARY))  # which removes it, come what may
     # As the library does, so that backups may skip the cache (https://bford.info/cachedir/).
     with contextlib.suppress(OSError), (cache_folder() / "CACHEDIR.TAG").open("x") as tag:
         tag.write("Signature: 8a477f597d28d172789f06886806bc55\n")

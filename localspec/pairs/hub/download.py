@@ -37,7 +37,7 @@ PART_ENDING: Final = ".part.incomplete"  # the library's tools clean up names en
 # Bytes of one request: for files of more than 50 GB, the Hub's storage may refuse to send all
 # (status 400) and still serve ranges.
 MOST_AT_ONCE: Final = 32_000_000_000
-_LONGEST_ON_WINDOWS: Final = 247  # characters of a folder's path, with its drive; a file's: 259
+_LONGEST_FOLDER: Final = hub_cache.LONGEST_ON_WINDOWS - 12  # so that a short name fits in it
 _HASH_BLOCK: Final = 1 << 20
 _PUSH_EVERY: Final = 8 << 20
 _REPORT_EVERY_S: Final = 0.1
@@ -138,7 +138,7 @@ def _disk_error(file: RemoteFile, error: OSError) -> HubError:
         return NotEnoughDisk(f"no file may be as large on this disk: {kept}", other)
     windows = os.name == "nt"  # which tells nothing but that there is no such place
     if error.errno == errno.ENAMETOOLONG or (
-        windows and error.errno == errno.ENOENT and len(str(error.filename)) > _LONGEST_ON_WINDOWS
+        windows and error.errno == errno.ENOENT and len(str(error.filename)) > _LONGEST_FOLDER
     ):
         what = f"the name of {file.name} in {hub_cache.cache_folder()} is too long for"
         if windows:
