@@ -799,6 +799,16 @@ async def test_typed_settings_come_before_those_of_the_conversation_that_goes_on
         assert chat.session.settings.n_predict == 50
 
 
+async def test_typed_settings_are_for_no_other_conversation(archive: Path) -> None:
+    other = stored(archive, "two", "B.", n_predict=50)
+    typed = frozenset({"n_predict"})
+    async with chatting(archive=archive, resume="gone", typed=typed) as chat:
+        await chat.until(lambda: "no longer there" in chat.transcript() and chat.ready())
+        chat.app.library.open(other)
+        await chat.until(lambda: "▌ two" in chat.transcript() and chat.ready())
+        assert chat.session.settings.n_predict == 50
+
+
 @pytest.mark.parametrize(("pair", "kept"), [("scripted", True), ("another", False)])
 async def test_a_stored_logit_bias_is_for_the_pair_that_answered(
     archive: Path, pair: str, kept: bool

@@ -166,7 +166,7 @@ class ChatApp(App[None], inherit_bindings=False):
         self._reading = PromptReading(self._show_progress, self.set_timer)
         self._idle_watch = IdleWatch(self._appearance.idle_s, self._unload_idle, self.set_timer)
         self.library = ConversationLibrary(
-            store_thread, record, resume, self.turns, self._restored, typed
+            store_thread, record, resume, self.turns, self._restored, {resume or "": typed}
         )
         self.pair_loader: PairLoader = PairLoader(self.turns, self.library, self.title_line)
         self._events = EngineEvents(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,8 +40,8 @@ class ConversationLibrary:
         store_thread: writes and reads the store; None to keep nothing.
         record: of the conversation on screen.
         resume: the id of the conversation to begin with, or to go on with once a model is there.
-        typed: fields of the settings that the command line gives: in the first conversation that
-            opens they come before what is stored.
+        typed: by the id of a conversation, fields of the settings that the command line gives:
+            when it first opens, they come before what is stored.
         begun: called once what earlier runs have left was looked for, and once a chosen
             conversation was, with whether the conversation is there.
     """
@@ -51,7 +51,7 @@ class ConversationLibrary:
     resume: str | None
     turns: TurnController
     begun: Callable[[bool], None]
-    typed: Set[str] = frozenset()
+    typed: dict[str, Set[str]] = field(default_factory=dict)
     _due: bool = True  # what is to be restored waits for a model
     _opening: bool = False  # a conversation was chosen, and is not there yet
     _coming: str = ""  # its id: what is typed meanwhile is a draft of it
@@ -354,7 +354,7 @@ class ConversationLibrary:
         session = self.turns.engine.info
         if not self.turns.free() or session is None:
             return
-        typed, self.typed = self.typed, frozenset()
+        typed = self.typed.pop(stored.header.id, frozenset())
         settings = settings_of(stored.header.parameters, session.settings, typed)
         other, notices = stored.header.pair.name, []
         if named:
