@@ -221,6 +221,10 @@ def test_an_answer_of_the_shell_leaves_a_conversation_its_settings(
     own = replace(SETTINGS, n_predict=900, sampling=SamplingParams(logit_bias=bias))
     conversation = answered("demo", own, None)
     before = stored_conversations.ask(lambda store: store.load(conversation))
+    own = replace(own, n_predict=700)  # in a chat, during the answer
+    with closing(Store(stored_conversations.archive())) as store:
+        header = replace(before.header, parameters=document_of(own))
+        store.save(header, [], before.tree.leaf)
     short = ChatSettings(n_predict=50, grammar="g", system_prompt="x")
     assert answered(pair, short, before) == conversation
     after = stored_conversations.ask(lambda store: store.load(conversation))

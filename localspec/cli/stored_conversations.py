@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from localspec.chat.history.tree import ConversationHeader, StoredConversation
     from localspec.loading.results import AnswerResult
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 Found = TypeVar("Found")
 
@@ -88,7 +88,10 @@ def keep(
         settings = found.chosen
         if before is not None:
             record.open(before)
-            settings = settings_of(before.header.parameters, settings)
+            now = before
+            with suppress(LocalspecError):  # a chat may have changed them during the answer
+                now = store_thread.ask(lambda store: store.load(before.header.id)).result()
+            settings = settings_of(now.header.parameters, settings)
             if before.header.pair.name != found.pair_name:
                 settings = without_bias(settings)
         record.begin(question, settings)
