@@ -52,7 +52,7 @@ def command(
 
     PAIR is a short name, a GGUF file or a reference `user/repo[:QUANT]`; without it the pair that
     `chat` or `serve` used last answers, at first the starter. A conversation that is resumed brings
-    its pair and its settings along; options come before them.
+    its pair and its settings along; options that are typed come before them.
     """
     # The screen is drawn on standard error. One that is closed (>&-) is None.
     if not all(one and one.isatty() for one in (sys.stdin, sys.stdout, sys.stderr)):

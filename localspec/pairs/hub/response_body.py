@@ -58,7 +58,8 @@ def receive(
 
     A server without ranges sends all: what precedes `start` is dropped, what follows `stop` may
     come. `take` runs in another thread, and never after this function has ended; `tick` runs every
-    `STEP_S` in the caller's. Of an answer that is not `size` bytes whole, nothing is taken.
+    `STEP_S` in the caller's. With `size`, nothing is taken of an answer that names another length
+    for the whole, or of a web page that names none.
 
     Raises:
         HubUnavailable: it is something else than was promised, such as the page of a proxy.
