@@ -19,7 +19,7 @@ from dataclasses import asdict
 from os.path import samestat
 from pathlib import Path
 from string import ascii_letters
-from typing import Any, Literal
+from typing import Any
 
 from localspec import private
 from localspec.chat.conversation import RECALL
@@ -82,8 +82,6 @@ _NEWEST = "SELECT max(number) FROM messages m WHERE m.conversation = c.id"
 # are two queries, so that only the texts that are shown are made.
 _FOUND = (
     "SELECT conversation, min(rowid) AS number FROM words WHERE words MATCH :sought"
-    " AND (:apart = '[]' OR rowid IN (SELECT rowid FROM words WHERE words MATCH :composed)"
-    " OR NOT EXISTS (SELECT 1 FROM json_each(:apart) WHERE NOT has(CAST(content AS BLOB), value)))"
     " GROUP BY conversation"
 )
 _SNIPPETS = (
@@ -156,7 +154,6 @@ class Store:
         self._db = sqlite3.connect(place, timeout=_BUSY_S, isolation_level=None, uri=fixed)
         self._db.text_factory = readable
         self._db.create_function("fold", 1, _fold, deterministic=True)
-        self._db.create_function("has", 2, _has, deterministic=True)
         self._db.create_function("extract", 2, _extract, deterministic=True)
         self._file = self._path.stat()
         try:
@@ -363,9 +360,7 @@ class Store:
         title = f"*{'*'.join(map(glob.escape, parts))}*"
         most = self._db.getlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH)
         asked = {
-            "sought": _query(terms or [""], "NFC", "NFD"),
-            "composed": _query(terms or [""], "NFC"),
-            "apart": json.dumps(_apart(terms or [""])),
+            "sought": _query(terms or [""]),
             "parts": json.dumps(parts),
             "title": title if len(title.encode()) <= most else None,  # no title is as long
             "listed": _LISTED,
@@ -549,31 +544,20 @@ def _is_remote(folder: Path) -> bool:
     return _REMOTE.fullmatch(kind) is not None
 
 
-def _query(terms: Sequence[str], *forms: Literal["NFC", "NFD"]) -> str:
-    """Asks the index for all `terms`, in any of `forms`; the last may be a word's beginning."""
-    asked = [
-        " OR ".join(dict.fromkeys(f'"{unicodedata.normalize(form, term)}"{end}' for form in forms))
-        for term, end in zip(terms, [*[""] * (len(terms) - 1), "*"], strict=True)
-    ]
-    return " AND ".join(f"({each})" for each in asked)
+def _query(terms: Sequence[str]) -> str:
+    """Asks the index for all `terms`; the last may be the beginning of a word.
 
-
-def _apart(terms: Sequence[str]) -> list[str]:
-    """Patterns of terms that are others to the index once their accents are characters.
-
-    It drops such accents, and else only those of Latin letters: й is a letter to it, and и with a
-    breve is an и.
+    To it a Latin word with accents is one without, and one whose accents are separate characters is
+    another, which is asked for too. Other letters are asked for as they are: to it, й is not и with
+    a breve.
     """
-    ends = [*[r"(?![^\W_])"] * (len(terms) - 1), ""]
-    return [
-        rf"(?<![^\W_]){re.escape(folded(term))}{end}"
-        for term, end in zip(terms, ends, strict=True)
-        if not all(unicodedata.normalize("NFD", a).startswith((a, *ascii_letters)) for a in term)
-    ]
-
-
-def _has(raw: bytes | None, pattern: str) -> bool:
-    return re.search(pattern, _fold(raw)) is not None
+    asked = []
+    for term, end in zip(terms, [*[""] * (len(terms) - 1), "*"], strict=True):
+        apart = unicodedata.normalize("NFD", term)
+        latin = all(a in ascii_letters or not a.isalpha() for a in apart)
+        forms = dict.fromkeys((term, apart) if latin else (term,))
+        asked.append(" OR ".join(f'"{form}"{end}' for form in forms))
+    return " AND ".join(f"({each})" for each in asked)
 
 
 def _fold(raw: bytes | None) -> str:
