@@ -19,7 +19,7 @@ from unittest.mock import Mock
 import pytest
 
 from localspec.chat.conversation import Message, Role
-from localspec.chat.dialects import AnswerReading, Call, ContentPiece, Dialect
+from localspec.chat.dialects import AnswerReading, Call, ContentPiece, Dialect, ThoughtPiece
 from localspec.chat.dialects.learning import dialect_store, learner
 from localspec.chat.dialects.learning.learner import learnt
 from localspec.chat.dialects.marks import trimmed_end, trimmed_start
@@ -922,6 +922,28 @@ def test_a_prompt_begins_messages_of_the_model_alone(
 ) -> None:
     begun = notation.HEADERS.open(f"<|start|>{role} {word}<|message|>")
     assert begun == (MessageHeader("thought") if role == "assistant" else None)
+
+
+@needs_templates
+@pytest.mark.parametrize(
+    ("name", "header", "end"),
+    [
+        (OSS, "<|channel|>analysis<|message|>", "<|end|>"),
+        ("muse-glimmer", " to=self<|message|>", "<|eom|>"),
+    ],
+)
+def test_a_thought_that_a_prompt_begins_with_its_header_is_read(
+    name: str, header: str, end: str, renderer: TemplateRenderer
+) -> None:
+    before, asked, prompt = TEMPLATES[name].rpartition("add_generation_prompt")
+    start = "<|start|>assistant"
+    template = before + asked + prompt.replace(start, start + header)
+    dialect = learnt(renderer, TemplateSource(template, BOS, EOS), seconds=30)
+    opening = dialect.opened(f"...{start}{header}")
+    assert opening == dialect.asked("auto").opening == header.strip()
+    raw = f"Hm.{end}{start}{header.replace('analysis', 'final').replace('self', 'user')}Yes."
+    reader = dialect.reader((), prompt=opening)
+    assert [*reader.feed(raw), *reader.end()] == [ThoughtPiece("Hm."), ContentPiece("Yes.")]
 
 
 def test_what_took_too_long_on_a_busy_machine_is_tried_again(renderer: TemplateRenderer) -> None:

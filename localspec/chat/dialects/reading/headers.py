@@ -82,10 +82,11 @@ def begun_message(start: str, message: str, inward: str, prompt: str) -> Message
         start: the mark before a header.
         message: the mark after it.
         inward: what only the header of a thought has.
-        prompt: the prompt.
+        prompt: the end of the prompt, which may lack `start` and the role.
     """
-    header, found, body = prompt.rpartition(start)[2].rpartition(message)
-    if not found or body.strip() or not header.startswith("assistant"):
+    _, started, rest = prompt.rpartition(start)
+    header, found, body = rest.rpartition(message)
+    if not found or body.strip() or (started and not header.startswith("assistant")):
         return None
     return MessageHeader("thought" if inward in header else "content")
 
