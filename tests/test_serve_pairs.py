@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -23,7 +24,7 @@ from localspec.cli.option_types import duration
 from localspec.engine.record.stats import FinishReason, GenerationStats
 from localspec.pairs.disk import installed
 from localspec.process import messages as m
-from localspec.serve import answering, request_queue
+from localspec.serve import answering, endpoint, request_queue
 from localspec.serve.access import AccessRules
 from localspec.serve.counters import EndpointCounters
 from localspec.serve.endpoint import Endpoint
@@ -397,6 +398,38 @@ async def test_others_are_answered_while_a_disk_is_looked_at(
     assert not any(one.done() for one in waiting)
     answered.set()
     assert await asyncio.gather(*waiting) == [status] * 2
+
+
+@pytest.mark.parametrize(("known", "status"), [([], 404), (["two"], 200)])
+async def test_a_disk_that_never_answers_holds_no_request(
+    monkeypatch: pytest.MonkeyPatch, known: list[str], status: int
+) -> None:
+    answers, over = iter([known]), threading.Event()
+
+    def others() -> list[str]:
+        if (found := next(answers, None)) is None:
+            over.wait(20)
+        return found or []
+
+    app = Endpoint(
+        await queue_of(SeveralPairs()), AccessRules(), EndpointCounters(), others=others
+    ).app()
+    for patience in (20.0, 0.01, 0.01):  # one look ends, the next never does
+        monkeypatch.setattr(endpoint, "_LOOK_S", patience)
+        replies = [one async for one in sent(app, "GET", "/v1/models/two")]
+        assert replies[0]["status"] == status
+    assert not over.is_set()
+    over.set()
+
+
+async def test_while_models_load_no_request_waits_for_the_disk() -> None:
+    engine, others = SeveralPairs(), Mock()
+    app = Endpoint(await queue_of(engine), AccessRules(), EndpointCounters(), others=others).app()
+    engine.latest = None
+    for path in ("/v1/models", "/v1/models/two"):
+        replies = [one async for one in sent(app, "GET", path)]
+        assert replies[0]["status"] == 503
+    others.assert_not_called()
 
 
 def test_requests_name_their_pair_in_all_protocols() -> None:

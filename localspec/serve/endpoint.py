@@ -42,6 +42,7 @@ from localspec.serve.refusals import Refusal, refusal_of, unavailable
 from localspec.serve.request_queue import Answers, QueuedRequest, RequestQueue
 
 _ANSWERED_BY = "x-localspec-model"  # in replies to requests for a model of another name
+_LOOK_S = 10.0  # a disk that sleeps wakes in less
 
 Answering: TypeAlias = Callable[[Request], Awaitable[Response]]
 
@@ -72,6 +73,7 @@ class Endpoint:
         self._strict = strict
         self._others = others
         self._looking: asyncio.Future[Sequence[str]] | None = None
+        self._found: Sequence[str] = ()  # by the last look that ended
 
     def app(self) -> Starlette:
         """The application for the HTTP server."""
@@ -150,15 +152,19 @@ class Endpoint:
         info = self._info
         return list(dict.fromkeys([info.pair_name, info.target_name]))
 
-    async def _installed(self) -> Sequence[str]:
-        """The names of other pairs: one thread looks, as the disk may sleep or never answer."""
+    async def _look(self) -> None:
+        """Look for other pairs, in one thread, as the disk may sleep or never answer.
+
+        Requests wait for it, but not for ever: then what was found last holds.
+        """
+        self._names()  # while models load, no request waits for the disk
         if self._looking is None or self._looking.done():
             self._looking = asyncio.ensure_future(asyncio.to_thread(self._others))
-        return await asyncio.shield(self._looking)
+        for look in (await asyncio.wait([self._looking], timeout=_LOOK_S))[0]:
+            self._found = look.result()
 
-    async def _all_names(self) -> list[str]:
-        installed = await self._installed()
-        return list(dict.fromkeys([*self._names(), *self._queue.known, *installed]))
+    def _all_names(self) -> list[str]:
+        return list(dict.fromkeys([*self._names(), *self._queue.known, *self._found]))
 
     async def _chosen(self, name: str | None) -> tuple[SessionInfo | None, str, dict[str, str]]:
         """The pair that answers a request for `name`, its name, and a header if that is another.
@@ -168,21 +174,21 @@ class Endpoint:
         Raises:
             Refusal: there is none of that name, and other names are refused.
         """
-        known = name is None or name in self._names() or name in self._queue.known
-        installed = () if known else await self._installed()
+        if not (name is None or name in self._names() or name in self._queue.known):
+            await self._look()
         info, own = self._info, self._names()  # another pair may have been loaded meanwhile
         if name is None or name in own:
             return info, name or own[0], {}
-        if name in self._queue.known or name in installed:
+        if name in self._queue.known or name in self._found:
             return self._queue.known.get(name), name, {}
         if self._strict:
-            raise await self._unknown()
+            raise self._unknown()
         return info, own[0], {_ANSWERED_BY: quote(own[0], safe=" :/@+()[],")}
 
-    async def _unknown(self) -> Refusal:
+    def _unknown(self) -> Refusal:
         return Refusal(
             404,
-            f"this server has no model of that name, only {', '.join(await self._all_names())}",
+            f"this server has no model of that name, only {', '.join(self._all_names())}",
             param="model",
             code="model_not_found",
         )
@@ -208,9 +214,9 @@ class Endpoint:
         }
 
     async def _models(self, _: Request) -> Response:
-        every = await self._all_names()
+        await self._look()
         own, *others = self._names()
-        listed = [own, *(name for name in every if name not in (own, *others))]
+        listed = [own, *(name for name in self._all_names() if name not in (own, *others))]
         ends = {"has_more": False, "first_id": own, "last_id": listed[-1]}
         data = [*map(self._described, listed)]
         # Codex wants a list `models`; an entry of it would replace Codex's own system prompt.
@@ -218,8 +224,9 @@ class Endpoint:
 
     async def _model(self, request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in await self._all_names():
-            raise await self._unknown()
+        await self._look()
+        if name not in self._all_names():
+            raise self._unknown()
         return json_reply(self._described(name))
 
     async def _health(self, _: Request) -> Response:
