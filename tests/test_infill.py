@@ -213,18 +213,18 @@ def test_gaps_push_out_no_copy_of_a_chat_nor_a_chat_the_other_files(
     session = load_session(request, progress=lambda *_: None, cancel=Cancel())
     model = session.pair.target.model
     completions, talk = Completions(session), [Message(Role.USER, "Tell me a story. " * 6)]
-    others = (("a.py", "x = 1\n" * 20),)
+    one, another = (("a.py", "x = 1\n" * 20),), (("b.py", "y = 2\n" * 20),)
 
     def answered(**asked: Any) -> TurnEnd:
         *_, end = completions.answer(AnswerRequest(session.settings, **asked), Cancel())
         assert isinstance(end, TurnEnd)
         return end
 
-    def fills(prefix: str) -> GenerationStats:
+    def fills(prefix: str, others: Any = one, **more: Any) -> GenerationStats:
         gap = Infill(prefix, CODE * 2, others=others, in_repository=True)
         if own_marks:
-            return answered(prompt=tuple(InfillPrompt(model, gap, 1024, 4).ids)).stats
-        return answered(infill=gap).stats
+            return answered(prompt=tuple(InfillPrompt(model, gap, 1024, 4).ids), **more).stats
+        return answered(infill=gap, **more).stats
 
     with closing(session):
         for _ in range(2):
@@ -239,6 +239,11 @@ def test_gaps_push_out_no_copy_of_a_chat_nor_a_chat_the_other_files(
             assert answered(messages=tuple(talk)).stats.prefill_cached == held
             assert fills("").prefill_cached > 110 < stats.prefill_cached
         assert len(completions._prefixes._kept) == 1  # of the chat
+        cached = [fills(CODE[:n], (one, another)[n % 2]).prefill_cached for n in range(12)]
+        assert min(cached[2:]) > 110
+        for n in range(12):
+            fills(CODE[n // 2 :][: 9 + n % 2], anew=True)  # one key each at several places
+        assert len(completions._prefixes._kept) == 3  # and of each project
 
 
 # --- through the endpoint ---------------------------------------------------------------------

@@ -16,7 +16,7 @@ from localspec.chat.prompt.tool_prompt import ToolPrompt
 from localspec.chat.session.answer import AnswerText
 from localspec.chat.session.session import Session
 from localspec.chat.settings import AnswerRequest, check_bias
-from localspec.chat.states.cached_prefixes import CachedPrefixes
+from localspec.chat.states.cached_prefixes import WORTH, CachedPrefixes
 from localspec.drafter_names import LOOKUP
 from localspec.engine.cancel import Cancel
 from localspec.engine.common_prefix import common_prefix
@@ -129,12 +129,14 @@ class Completions:
     def _restored(self, prompt: Sequence[int], *, anew: bool) -> int:
         """How much of `prompt` the target's cache holds, once restored, or emptied if `anew`.
 
-        Of a gap only the other files are worth a copy, and only if no gap follows: the text around
-        it changes with every key.
+        Of a gap only the other files are worth a copy, and only if no gap with the same ones
+        follows: the text around it changes with every key.
         """
-        target = self._session.pair.target
-        if self._files is not None:
-            target.keep_prefix(self._files if self._before_gap(prompt) is None else prompt)
+        target, files = self._session.pair.target, self._files
+        if files is not None:
+            gap = not anew and self._before_gap(prompt) is not None
+            same = gap and common_prefix(prompt, files) > len(files) - WORTH
+            target.keep_prefix(prompt if same else files)
         self._files = self._before_gap(prompt)
         self._prefixes.switch(() if anew else prompt)
         if anew:

@@ -20,7 +20,7 @@ from localspec.engine.common_prefix import common_prefix
 from localspec.engine.llama import Context
 from localspec.errors import Cancelled
 
-_WORTH = 16  # tokens; reading fewer again is faster than copying them
+WORTH = 16  # tokens; reading fewer again is faster than copying them
 _LEAST = 64  # tokens; fewer are not worth a file
 _MOST = 32
 _SHARE, _DISK_SHARE = 0.25, 0.1  # of the free memory, and of the free disk space
@@ -102,25 +102,25 @@ class CachedPrefixes:
         target = self._contexts()[0]
         here = common_prefix(target.tokens, prompt)
         best = max(self._kept, key=lambda one: _reach(target, one.tokens[0], prompt), default=None)
-        further = best is not None and _reach(target, best.tokens[0], prompt) >= here + _WORTH
+        further = best is not None and _reach(target, best.tokens[0], prompt) >= here + WORTH
         self._keep_after(here)
         if best is None or not further:
             return
         for context, tokens, state in zip(best.contexts, best.tokens, best.states, strict=True):
             context.restore(tokens, state)
-        if len(best.tokens[0]) - common_prefix(best.tokens[0], prompt) < _WORTH:
+        if len(best.tokens[0]) - common_prefix(best.tokens[0], prompt) < WORTH:
             self._kept = [one for one in self._kept if one is not best]  # a longer copy will follow
 
     def _keep_after(self, here: int) -> None:
         """Copy the caches if their conversation will miss what they hold after `here` tokens."""
         target = self._contexts()[0]
-        if target.held < here + _WORTH:
+        if target.held < here + WORTH:
             return
         prompt = self._following()
-        if prompt is not None and common_prefix(target.tokens, prompt) < here + _WORTH:
+        if prompt is not None and common_prefix(target.tokens, prompt) < here + WORTH:
             return
         _cut(self._contexts(), lambda: prompt)
-        if target.held >= here + _WORTH:
+        if target.held >= here + WORTH:
             self._keep()
 
     def _keep(self) -> None:
@@ -246,7 +246,7 @@ class StoredPrefix:
         if len(found.tokens) < len(self._contexts):
             return
         further = _reach(target, found.tokens[0], prompt)
-        if further < common_prefix(target.tokens, prompt) + _WORTH:
+        if further < common_prefix(target.tokens, prompt) + WORTH:
             return
         states = self._states.states(self._conversation, found, cancel)
         same = found.joined == self._joined
