@@ -21,7 +21,7 @@ from localspec.chat.prompt.call_notation import PLAIN
 from localspec.chat.prompt.renderer import TemplateSource
 from localspec.engine.grammars import lark
 from localspec.engine.grammars.constraint import Constraint
-from localspec.engine.grammars.grammar_reader import GrammarReader
+from localspec.engine.grammars.grammar_reader import GrammarReader, require_grammar
 from localspec.engine.record.stats import FinishReason, GenerationStats
 from localspec.errors import EngineError, SchemaError
 from localspec.serve.core.replies import IncomingAnswer
@@ -641,6 +641,36 @@ def test_a_reference_between_tags_leads_where_it_does_in_the_whole_schema(strict
         given = (("n", "1"), ("of", branches), ("m", m))
         raw = begin + "".join(argument.format(*one) for one in given) + end
         assert (allowed(plain(), state, raw) == "") is fits, branches
+
+
+def test_only_references_of_schemas_are_changed_where_a_part_stands_alone() -> None:
+    data, rest = {"$ref": "#"}, f"#/$defs/{lark.REST}"
+    kept = {"const": data, "enum": [data], "default": data, "examples": [data]}
+    names = {"default": {"$ref": "#/properties/a"}, "$ref": {"$ref": "#/%24defs/b"}}
+    part = {"anyOf": [kept, {"properties": names}], "items": [data]}
+    whole = {"properties": {"a": part}, "$defs": {"b": {"type": "string"}}}
+    found = lark.alone(part, whole)
+    names = {**names, "default": {"$ref": f"{rest}/properties/a"}}
+    moved = {"anyOf": [kept, {"properties": names}], "items": [{"$ref": rest}]}
+    assert found == {**moved, "$defs": {**whole["$defs"], lark.REST: {"properties": {"a": moved}}}}
+
+
+TEXT_OR_LIST = {"anyOf": [{"type": "string"}, {"type": "array", "contains": {}}]}
+
+
+@pytest.mark.parametrize(
+    ("reference", "words"),
+    [("#/properties/m", "'[$]ref' cannot be"), ("#/properties/x", "Pointer '/properties/x'")],
+)
+def test_refusals_tell_the_schema_as_it_came(reference: str, words: str) -> None:
+    dialect, _ = learnt_of("Qwen3-Coder")
+    ways = {"anyOf": [{"type": "array", "items": {"$ref": reference}}, {"type": "integer"}]}
+    schema = {"type": "object", "properties": {"of": ways, "m": TEXT_OR_LIST}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    with pytest.raises(SchemaError, match=words) as refused:
+        require_grammar(calls_of(dialect, tools, strict=True).required())
+    assert refused.value.place == "tools.properties.of"
+    assert lark.REST not in str(refused.value)
 
 
 @pytest.mark.parametrize("name", ["LFM2-8B-A1B", "google-gemma-4-31B-it"])

@@ -356,7 +356,9 @@ def _form(separators: tuple[str, str] | None) -> Schema:
 
 def _not_taken(word: str, reason: str, place: str, path: list[str]) -> SchemaError:
     named = f"{word!r} cannot be enforced: " if word else ""
-    place = ".".join([each for each in (place, *path) if each])
+    reason = reason.replace(f"/$defs/{lark.REST}", "")
+    steps = [] if lark.REST in path else path  # a reference led out of the part at `place`
+    place = ".".join([each for each in (place, *steps) if each])
     where = f" (at {place})" if place else ""
     return SchemaError(
         f"the JSON schema is refused: {named}{reason}{where}",

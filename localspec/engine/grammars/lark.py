@@ -20,9 +20,10 @@ from localspec.errors import UsageError
 HEAD = "%llguidance"
 PLACE = "x-localspec"
 SHARED = ("$defs", "definitions")
-_REST = "x-localspec-rest"  # the name of all but the definitions, as one of them
+REST = "x-localspec-rest"  # the name of all but the definitions, as one of them
 _NAMED = ("properties", "patternProperties", *SHARED)
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+_DATA = ("const", "enum", "default", "examples")
 _SINGLE = ("items", "additionalProperties")
 _NOTES = frozenset(
     {"$schema", "$id", "$comment", "title", "description", "default", "examples", "deprecated"}
@@ -182,20 +183,29 @@ def alone(part: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
     if moved == found:
         return found
     named = moved.get("$defs")
-    return {**moved, "$defs": {**(named if isinstance(named, dict) else {}), _REST: _moved(rest)}}
+    return {**moved, "$defs": {**(named if isinstance(named, dict) else {}), REST: _moved(rest)}}
 
 
-def _moved(value: Any) -> Any:
-    """`value`, its references to anything but the definitions changed to `_REST`, which is one."""
+def _moved(value: Any, *, named: bool = False) -> Any:
+    """`value`, its references to anything but the definitions changed to `REST`, which is one.
+
+    Args:
+        value: a schema, or a part of one.
+        named: its keys are names, no keywords.
+    """
     if isinstance(value, list):
         return [_moved(one) for one in value]
     if not isinstance(value, Mapping):
         return value
-    found = {key: _moved(one) for key, one in value.items()}
+    if named:
+        return {name: _moved(one) for name, one in value.items()}
+    found = {
+        key: one if key in _DATA else _moved(one, named=key in _NAMED) for key, one in value.items()
+    }
     if isinstance(reference := found.get("$ref"), str):
         anchor, *steps = reference.removeprefix("#").split("/")
-        if not anchor and steps[:1] not in ([name] for name in SHARED):
-            found["$ref"] = "/".join([f"#/$defs/{_REST}", *steps])
+        if not anchor and not (steps and unquote(steps[0]) in SHARED):
+            found["$ref"] = "/".join([f"#/$defs/{REST}", *steps])
     return found
 
 
