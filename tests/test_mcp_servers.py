@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import closing, contextmanager
@@ -460,7 +459,6 @@ def test_servers_end_also_if_their_process_is_killed_while_the_chat_closes(
     assert ended == [tools.process._mark]
 
 
-HANGS = json.dumps('<tool_call>\n{"name": "s__hang", "arguments": {}}\n</tool_call>')
 CALL = json.dumps('<tool_call>\n{"name": "s__echo", "arguments": {"text": "hi"}}\n</tool_call>')
 
 
@@ -497,8 +495,11 @@ def test_ctrl_c_while_a_tool_of_run_works_keeps_what_was_said(tmp_path: Path) ->
     folders = {"LOCALSPEC_CONFIG": str(tmp_path), "LOCALSPEC_DATA": str(tmp_path)}
     ServersFile(tmp_path / FILE).put("s", scripted())
     words = ["run", "starter", "Say hi.", "-t", "1", "--mcp", "s", "--allow-tool", "hang"]
+    called = tmp_path / "called"
+    call = json.dumps({"name": "s__hang", "arguments": {"text": str(called)}})
+    hangs = json.dumps(f"<tool_call>\n{call}\n</tool_call>")
     running = subprocess.Popen(
-        [sys.executable, "-m", "localspec", *words, "--grammar", f'root ::= "Hm.\\n" {HANGS}'],
+        [sys.executable, "-m", "localspec", *words, "--grammar", f'root ::= "Hm.\\n" {hangs}'],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         env={**os.environ, **folders},
@@ -506,7 +507,7 @@ def test_ctrl_c_while_a_tool_of_run_works_keeps_what_was_said(tmp_path: Path) ->
     with running:
         assert running.stdout is not None
         assert running.stdout.readline() == b"Hm.\n"
-        time.sleep(1)  # until the call has been written, too
+        wait_for(called.exists, _PATIENCE_S)
         running.send_signal(signal.SIGINT)
         assert running.wait(60) == 130
     kept = command.run("logs", **folders)
