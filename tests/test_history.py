@@ -233,7 +233,7 @@ def test_an_answer_of_the_shell_leaves_a_conversation_its_settings(
     assert kept == (own if pair == "demo" else replace(own, sampling=SamplingParams()))
 
 
-@pytest.mark.parametrize("word", ["tiếng", "Ệ", "がく"])
+@pytest.mark.parametrize("word", ["tiếng", "đường", "Größe", "Ệ", "がく"])
 @pytest.mark.parametrize("form", FORMS)
 def test_a_word_is_found_whether_its_accents_are_characters_or_not(
     user: Callable[[], StoreUser], word: str, form: Form

@@ -32,6 +32,7 @@ from tests.support.endpoint import Serving, chunks
 
 PRE, SUF, MID, REP, SEP = MARKS = (260, 261, 262, 263, 264)
 CODE = "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return a - b\n"
+COSTS = {1: 2e-3, 4: 2.7e-3, 16: 7e-3, 64: 25e-3}
 
 
 @pytest.fixture(scope="module")
@@ -208,8 +209,9 @@ def test_gaps_push_out_no_copy_of_a_chat_nor_a_chat_the_other_files(
 ) -> None:
     """Many editors write the marks themselves."""
     request = LoadRequest(
-        pair=str(filler), draft="none", ctx_size=1024, threads=1, temp=0.0, n_predict=4
+        pair=str(filler), draft="none", ctx_size=1024, threads=1, temp=0.0, n_predict=2
     )
+    costs.keep_target(COSTS, filler)
     session = load_session(request, progress=lambda *_: None, cancel=Cancel())
     model = session.pair.target.model
     completions, talk = Completions(session), [Message(Role.USER, "Tell me a story. " * 6)]
@@ -223,7 +225,7 @@ def test_gaps_push_out_no_copy_of_a_chat_nor_a_chat_the_other_files(
     def fills(prefix: str, others: Any = one, **more: Any) -> GenerationStats:
         gap = Infill(prefix, CODE * 2, others=others, in_repository=True)
         if own_marks:
-            return answered(prompt=tuple(InfillPrompt(model, gap, 1024, 4).ids), **more).stats
+            return answered(prompt=tuple(InfillPrompt(model, gap, 1024, 2).ids), **more).stats
         return answered(infill=gap, **more).stats
 
     with closing(session):
@@ -231,7 +233,7 @@ def test_gaps_push_out_no_copy_of_a_chat_nor_a_chat_the_other_files(
             end = answered(messages=tuple(talk))
             held = session.pair.target.held
             taken = []
-            for n in range(12):
+            for n in range(4):
                 stats = fills(CODE[:n])
                 taken.append(completions._prefixes.n_bytes)
             assert 0 < taken[0] == taken[-1]
@@ -239,11 +241,17 @@ def test_gaps_push_out_no_copy_of_a_chat_nor_a_chat_the_other_files(
             assert answered(messages=tuple(talk)).stats.prefill_cached == held
             assert fills("").prefill_cached > 110 < stats.prefill_cached
         assert len(completions._prefixes._kept) == 1  # of the chat
-        cached = [fills(CODE[:n], (one, another)[n % 2]).prefill_cached for n in range(12)]
+        cached = [fills(CODE[:n], (one, another)[n % 2]).prefill_cached for n in range(6)]
         assert min(cached[2:]) > 110
-        for n in range(12):
+        ring = [(f"{n}.py", f"v{n} = {n}\n" * 9) for n in range(8)]
+        fills(CODE, tuple(ring[:4]))
+        kept = len(completions._prefixes._kept)
+        for n in range(1, 4):  # an editor leaves out the oldest file
+            fills(CODE, tuple(ring[n : n + 4]))
+        assert len(completions._prefixes._kept) == kept
+        for n in range(6):
             fills(CODE[n // 2 :][: 9 + n % 2], anew=True)  # one key each at several places
-        assert len(completions._prefixes._kept) == 3  # and of each project
+        assert len(completions._prefixes._kept) == kept + 1  # and of each project
 
 
 # --- through the endpoint ---------------------------------------------------------------------
@@ -251,7 +259,7 @@ def test_gaps_push_out_no_copy_of_a_chat_nor_a_chat_the_other_files(
 
 @pytest.fixture(scope="module")
 def serving(filler: Path) -> Iterator[Serving]:
-    costs.keep_target({1: 2e-3, 4: 2.7e-3, 16: 7e-3, 64: 25e-3}, filler)
+    costs.keep_target(COSTS, filler)
     with Serving(pair=str(filler)) as one:
         yield one
 

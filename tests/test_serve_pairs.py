@@ -422,6 +422,26 @@ async def test_a_disk_that_never_answers_holds_no_request(
     over.set()
 
 
+async def test_what_a_slow_disk_tells_late_is_known_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(endpoint, "_LOOK_S", 0.01)
+    over = threading.Event()
+    one = Endpoint(
+        await queue_of(SeveralPairs()),
+        AccessRules(),
+        EndpointCounters(),
+        others=lambda: ["two"] if over.wait(20) else [],
+    )
+    app = one.app()
+    for status in (404, 200):
+        replies = [each async for each in sent(app, "GET", "/v1/models/two")]
+        assert replies[0]["status"] == status
+        over.set()
+        assert one._looking is not None
+        await one._looking
+
+
 async def test_while_models_load_no_request_waits_for_the_disk() -> None:
     engine, others = SeveralPairs(), Mock()
     app = Endpoint(await queue_of(engine), AccessRules(), EndpointCounters(), others=others).app()

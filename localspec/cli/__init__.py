@@ -33,7 +33,7 @@ def main() -> NoReturn:
         # While modules were imported, among them what prints errors. Python's compiler may report
         # a lack of memory as a SystemError, or as an error in the text that it reads, the loader
         # of libraries as an ImportError, and the search for a module as one of the system.
-        if isinstance(error, SystemError | SyntaxError) and not limited():
+        if isinstance(error, SystemError | SyntaxError | ImportError) and not limited():
             raise
         if isinstance(error, ImportError) and "failed to map segment" not in str(error):
             raise

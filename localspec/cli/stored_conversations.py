@@ -92,7 +92,7 @@ def keep(
             with suppress(LocalspecError):  # a chat may have changed them during the answer
                 now = store_thread.ask(lambda store: store.load(before.header.id)).result()
             settings = settings_of(now.header.parameters, settings)
-            if before.header.pair.name != found.pair_name:
+            if now.header.pair.name != found.pair_name:
                 settings = without_bias(settings)
         record.begin(question, settings)
         pair = {"pair": record.pair.name}

@@ -72,7 +72,7 @@ class Endpoint:
         self._counters = counters
         self._strict = strict
         self._others = others
-        self._looking: asyncio.Future[Sequence[str]] | None = None
+        self._looking: asyncio.Task[None] | None = None
         self._found: Sequence[str] = ()  # by the last look that ended
 
     def app(self) -> Starlette:
@@ -159,9 +159,12 @@ class Endpoint:
         """
         self._names()  # while models load, no request waits for the disk
         if self._looking is None or self._looking.done():
-            self._looking = asyncio.ensure_future(asyncio.to_thread(self._others))
+            self._looking = asyncio.create_task(self._find())
         for look in (await asyncio.wait([self._looking], timeout=_LOOK_S))[0]:
-            self._found = look.result()
+            look.result()
+
+    async def _find(self) -> None:
+        self._found = await asyncio.to_thread(self._others)
 
     def _all_names(self) -> list[str]:
         return list(dict.fromkeys([*self._names(), *self._queue.known, *self._found]))

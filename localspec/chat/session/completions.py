@@ -129,15 +129,15 @@ class Completions:
     def _restored(self, prompt: Sequence[int], *, anew: bool) -> int:
         """How much of `prompt` the target's cache holds, once restored, or emptied if `anew`.
 
-        Of a gap only the other files are worth a copy, and only if no gap with the same ones
-        follows: the text around it changes with every key.
+        Of a gap only the other files are worth a copy, and only if no gap with some of them comes:
+        the text around it changes with every key, and an editor leaves out its oldest file.
         """
-        target, files = self._session.pair.target, self._files
-        if files is not None:
-            gap = not anew and self._before_gap(prompt) is not None
-            same = gap and common_prefix(prompt, files) > len(files) - WORTH
-            target.keep_prefix(prompt if same else files)
-        self._files = self._before_gap(prompt)
+        target, before, files = self._session.pair.target, self._files, self._before_gap(prompt)
+        if before is not None:
+            middle = before[len(before) // 2 :][:WORTH]
+            same = files is not None and not anew and _occurs(middle, files)
+            target.keep_prefix(prompt if same else before)
+        self._files = files
         self._prefixes.switch(() if anew else prompt)
         if anew:
             target.clear()
@@ -256,6 +256,10 @@ class Completions:
         marks = self._session.pair.target.model.infill_marks
         found = [prompt.index(mark) for mark in (marks.prefix, marks.suffix) if mark in prompt]
         return prompt[: min(found)] if len(found) == 2 else None
+
+
+def _occurs(part: Sequence[int], tokens: Sequence[int]) -> bool:
+    return any(tokens[at : at + len(part)] == part for at in range(len(tokens) - len(part) + 1))
 
 
 def _next_messages(asked: AnswerRequest, said: str, dialect: Dialect) -> list[Message]:

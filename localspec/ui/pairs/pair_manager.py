@@ -216,7 +216,7 @@ class PairManager(PairJobs):
     def _move(self, progress: PullProgress) -> None:
         told, wanted = self._told, self._getting
         super()._move(progress)
-        if not progress.done or wanted is None:
+        if not progress.done or wanted is None or self._retries.cancel.is_set():
             return
         # A part has come: a later start goes on with it. Another window may have written its own
         # pair over this one, and forgotten it since.
