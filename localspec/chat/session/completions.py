@@ -252,7 +252,7 @@ class Completions:
         return ids, []
 
     def _before_gap(self, prompt: Sequence[int]) -> Sequence[int] | None:
-        """What stands before a gap's first mark, whoever wrote the marks; None without a gap."""
+        """What stands before a gap's first mark, ours or the client's; None without a gap."""
         marks = self._session.pair.target.model.infill_marks
         found = [prompt.index(mark) for mark in (marks.prefix, marks.suffix) if mark in prompt]
         return prompt[: min(found)] if len(found) == 2 else None

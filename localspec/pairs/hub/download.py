@@ -136,7 +136,7 @@ def _disk_error(file: RemoteFile, error: OSError) -> HubError:
         raised = "" if os.name == "nt" else ", or allow larger files (ulimit -f)"
         other = f"Set HF_HOME to a folder on a disk of another format{raised}."
         return NotEnoughDisk(f"no file may be as large on this disk: {kept}", other)
-    windows = os.name == "nt"  # which tells nothing but that there is no such place
+    windows = os.name == "nt"  # it says only that the path was not found
     if error.errno == errno.ENAMETOOLONG or (
         windows and error.errno == errno.ENOENT and len(str(error.filename)) > _LONGEST_FOLDER
     ):

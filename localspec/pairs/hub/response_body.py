@@ -164,7 +164,7 @@ def _first_byte(response: Any, start: int, size: int | None) -> int:
     """The offset at which the body begins; raises the library's errors for a refusal.
 
     Raises:
-        HubUnavailable: it is no part of `size` bytes.
+        HubUnavailable: it is not a part of `size` bytes.
     """
     from huggingface_hub.utils import hf_raise_for_status, httpx  # type: ignore[attr-defined]
 
